@@ -135,3 +135,23 @@ def test_whole_sequences_of_clouds(tmp_path: Path) -> None:
         flat, mask = batch["lidar"].reshape(-1, 9, 3), batch["lidar_points_mask"].reshape(-1, 9)
         for number, cloud in enumerate(clouds):
             np.testing.assert_array_equal(flat[number][mask[number]], spatial.xyz(cloud))
+
+
+def test_each_step_s_cloud_is_decoded_by_validate(tmp_path: Path) -> None:
+    ds = sl.create(tmp_path / "ds", sl.Schema({"lidar": sl.Spatial4D(frames="files", fps=10)}))
+    with ds.writer() as writer:
+        writer.add("a", lidar=[sweep(n, 20) for n in range(4)])
+    good = ds["a"]["lidar"].cells[1].read()
+    for name, data in {"cut.pcd": good[:-30], "scene.usdc": b"PXR-USDC" + bytes(60)}.items():
+        (tmp_path / "ds" / name).write_bytes(data)
+    own = [cell.reference for cell in ds["a"]["lidar"].cells]
+    ds.append([{"sequence_id": "b", "lidar": [own[0], "cut.pcd", "cut.pcd", own[3], None]}])
+    ds.append([{"sequence_id": "c", "lidar": [own[0], "scene.usdc"]}])
+    report = [f for f in ds.validate(depth="decode") if f.code != "F405"]  # files that several rows name
+    findings = {f.sequence_id: (f.code, f.step, f.message) for f in report}
+    assert sorted(findings) == ["b", "c"]
+    assert findings["b"][:2] == ("F431", 1)
+    assert "clouds 1 to 2: cannot be read as pcd: 20 points" in findings["b"][2]
+    assert findings["c"][0] == "F435"
+    assert "pxr.Usd.Stage.Open(file.location)" in findings["c"][2]
+    assert {f.code for f in ds.validate(depth="files")} == {"F405"}

@@ -91,6 +91,24 @@ def crowd(places: int = 20_000, parts: int = 1) -> bytes:
     return b"glTF" + struct.pack("<II", 2, 12 + len(body)) + body
 
 
+def avif() -> bytes:
+    """Of a billion a side: the box that says so is all that a reader looks at first."""
+    Image = pytest.importorskip("PIL.Image", reason="the extra `images` is not installed")
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(file, "AVIF")
+    data = file.getvalue()
+    at = data.index(b"ispe") + 8
+    return data[:at] + struct.pack(">II", 1 << 30, 1 << 30) + data[at + 8 :]
+
+
+def j2k(width: int, height: int, *, tile: int = 64) -> bytes:
+    """A code stream of one grey component, with one part of one tile, which is empty."""
+    head = struct.pack(">HHIIIIIIIIHBBB", 41, 0, width, height, 0, 0, tile, tile, 0, 0, 1, 7, 1, 1)
+    part = b"\xff\x90" + struct.pack(">HHIBB", 10, 0, 0, 0, 1) + b"\xff\x93" + bytes(40) + b"\xff\xd9"
+    style = b"\xff\x52" + struct.pack(">HBBHBBBBBB", 12, 0, 0, 1, 0, 0, 4, 4, 0, 1)
+    return b"\xff\x4f\xff\x51" + head + style + b"\xff\x5c" + struct.pack(">HBB", 4, 0x40, 0x40) + part
+
+
 def silence() -> bytes:
     """Seconds of eight channels, a thousandth of what they unfold to."""
     file = io.BytesIO()
@@ -104,6 +122,26 @@ def silence() -> bytes:
             out.mux(stream.encode(block))
         out.mux(stream.encode(None))
     return file.getvalue()
+
+
+def tiff(width: int, height: int, packing: int, body: bytes = bytes(64)) -> bytes:
+    """One strip of RGB in 8 bits: 1 as it is, 5 LZW, 8 Deflate, 32773 PackBits."""
+    tags = [(256, width), (257, height), (258, 8), (259, packing), (262, 2), (273, 8), (277, 3), (278, height)]
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in [*tags, (279, len(body))]]
+    directory = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8 + len(body)) + body + directory
+
+
+def pcd(kind: str, points: int, body: bytes = bytes(64)) -> bytes:
+    return f"FIELDS x y z\nSIZE 8 8 8\nTYPE F F F\nWIDTH {points}\nHEIGHT 1\nDATA {kind}\n".encode() + body
+
+
+def las(form: int, points: int, *, chunks: int = 1) -> bytes:
+    """A LAS 1.2 file of so many points of 20 bytes, in words; compressed with 0x80 in its form."""
+    head = bytearray(227)
+    head[:4], head[24:26] = b"LASF", bytes([1, 2])
+    struct.pack_into("<HIIBHI", head, 94, 227, 227, 0, form, 20, points)
+    return bytes(head) + struct.pack("<q", 235) + struct.pack("<II", 0, chunks) + bytes(40)
 
 
 BOMBS: dict[str, tuple[str, Callable[[], bytes], str]] = {
@@ -139,6 +177,40 @@ BOMBS: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "STL": ("stl", lambda: bytes(80) + struct.pack("<I", 0xFFFFFFFF) + bytes(100), "stl"),
     "GIF": ("video", lambda: b"GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\1\0\1\0\0\2\2\x44\1\0;", ""),
     "Y4M": ("video", lambda: b"YUV4MPEG2 W30000 H30000 F30:1 C420\nFRAME\n" + bytes(100), ""),
+    "TIFF": ("image", lambda: tiff(60_000, 60_000, 1), "cannot hold"),
+    "TIFF, LZW": ("image", lambda: tiff(60_000, 60_000, 5), "cannot hold"),
+    "TIFF, PackBits": ("image", lambda: tiff(60_000, 60_000, 32_773), "cannot hold"),
+    "TIFF, Deflate": ("image", lambda: tiff(20_000, 20_000, 8, bytes(2 << 20)), "SEQLAKE_MAX_PIXELS"),
+    "BMP, a picture": (
+        "image",
+        lambda: b"BM" + struct.pack("<IHHIIiiHHIIiiII", 70, 0, 0, 54, 40, 40_000, 40_000, 1, 24, 0, 0, 0, 0, 0, 0),
+        "cannot hold",
+    ),
+    "BMP, runs of one colour": (
+        "image",
+        lambda: b"BM" + struct.pack("<IHHIIiiHHIIiiII", 70, 0, 0, 54, 40, 40_000, 40_000, 1, 8, 1, 0, 0, 0, 0, 0),
+        "compression 1 is not read",
+    ),
+    "PPM": ("image", lambda: b"P6\n60000 60000\n255\n" + bytes(99), "cannot hold"),
+    "PGM of 16 bits": ("image", lambda: b"P5 999999 999999 65535 " + bytes(99), "cannot hold"),
+    "WebP": (
+        "image",
+        lambda: b"RIFF\x40\0\0\0WEBPVP8L\x20\0\0\0\x2f\xfe\xbf\xff\x0f" + bytes(40),
+        "SEQLAKE_MAX_PIXELS",
+    ),
+    "AVIF": ("image", avif, "SEQLAKE_MAX_PIXELS"),
+    "JPEG 2000": ("image", lambda: j2k(60_000, 60_000), "SEQLAKE_MAX_PIXELS"),
+    "JPEG 2000, tiny tiles": ("image", lambda: j2k(11_000, 11_000, tile=1), ""),
+    "PCD": ("pcd", lambda: pcd("binary", 1 << 40), "bytes are there"),
+    "PCD of text": ("pcd", lambda: pcd("ascii", 1 << 31), "bytes are there"),
+    "PCD, compressed": (
+        "pcd",
+        lambda: pcd("binary_compressed", 1 << 27, struct.pack("<II", 56, 24 << 27 & 0xFFFFFFFF) + bytes(56)),
+        "bytes are there",
+    ),
+    "LAS": ("las", lambda: las(0, 0xFFFFFFFF), "bytes are there"),
+    "LAZ": ("laz", lambda: las(0x80, 0xFFFFFFFF), "bytes are there"),
+    "LAZ, chunks": ("laz", lambda: las(0x80, 1, chunks=0xFFFFFFFF), "chunks are declared"),
     "BMP": (
         "video",
         lambda: (

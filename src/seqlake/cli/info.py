@@ -10,6 +10,7 @@ import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, cell_text, output_options, size
+from seqlake.errors import in_line
 
 _NAMED = 8  # of other places; the JSON has all of them
 
@@ -20,7 +21,7 @@ _NAMED = 8  # of other places; the JSON has all of them
 @output_options
 def command(source: str, *, version: int | str | None, output: Output) -> None:
     """Say what DATASET holds: sequences, columns, bytes, shards, and whether windows read it without decoding."""
-    from seqlake.dataset.reading.inventory import elsewhere
+    from seqlake.dataset.reading.inventory import elsewhere, hints
 
     selection = _options.opened(source, version=version)
     places = elsewhere(selection)
@@ -36,6 +37,7 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
         **(_of_table(selection) or _of_format(selection)),
         **_flatness(selection),
         "elsewhere": places,
+        "hints": hints(selection),
     }
     unit = "samples" if selection.schema.id is None else "sequences"
     lines = [repr(selection), "", f"{facts['rows']} {unit} in {facts['shards']} shards, {size(facts['nbytes'])}"]
@@ -50,6 +52,7 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
         named = [f"{count} in {place}" for place, count in islice(places.items(), _NAMED)]
         more = f" and {len(places) - _NAMED} places more" if len(places) > _NAMED else ""
         lines.append(f"references to other places: {', '.join(named)}{more}")
+    lines += [f"{in_line(name)}: {in_line(hint)}" for name, hint in facts["hints"].items()]
     lines += [f"note: {note}" for note in facts.get("notes", ())]
     output.document(facts, text="\n".join(lines))
 

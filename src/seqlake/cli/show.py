@@ -104,19 +104,24 @@ def _facts(view: Any, *, most: int | None) -> tuple[dict[str, Any], list[str]]:
     scalars: dict[str, Any] = {}
     signals: list[dict[str, Any]] = []
     others: dict[str, str] = {}
+    hints: dict[str, str] = {}
     for name in view.schema.names:
         category = view.schema[name].category
         value = view[name]
         if category in {"temporal", "vector"} and value is not None:
             signals.append({"column": name, "array": cell_text(value), **_statistics(value, most=most)})
         elif isinstance(value, FileView):
-            scalars[name] = value.location if value.data is None else repr(value)
+            scalars[name] = value.location if value.data is None else str(value)
+            hints.update({name: hint} if (hint := value.hint()) else {})
         elif category in {"scalar", "file"}:
             scalars[name] = value
         else:
             others[name] = cell_text(value)
-    document = {"sequence_id": view.id, "scalars": plain(scalars), "signals": signals, "others": others}
-    lines = [f"{in_line(name)}: {cell_text(value)}" for name, value in {**scalars, **others}.items()]
+    document = {"sequence_id": view.id, "scalars": plain(scalars), "signals": signals, "others": others, "hints": hints}
+    lines = [
+        f"{in_line(name)}: {cell_text(value)}" + (f"  ({in_line(hints[name])})" if name in hints else "")
+        for name, value in {**scalars, **others}.items()
+    ]
     for signal in signals:
         lines.append(f"{in_line(signal['column'])}: {signal['array']}")
         lines += [

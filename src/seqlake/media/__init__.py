@@ -14,6 +14,7 @@ from seqlake.abilities import ForDevices, ability
 from seqlake.errors import DecodeError
 from seqlake.media import spatial
 from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.media._carried import hint
 from seqlake.media._containers import PICTURES, format_of, kind_of, open_container
 from seqlake.media._depth import MeasuredDecoder, depth_levels, depth_picture
 from seqlake.media._encoding import (
@@ -57,6 +58,7 @@ __all__ = [
     "encode_cloud",
     "encode_image",
     "format_of",
+    "hint",
     "image_format",
     "index",
     "kind_of",
@@ -120,11 +122,16 @@ def open(  # noqa: A001 - the protocol's name
             return _measured(plug.open(source, threads=threads, device=device), source.column)
         except DecodeError as error:
             first = first or error
+    blob = blob_of(source)
+    known = hint(blob.location, blob, source.column)
     if first is not None:
+        first.hint = first.hint or known or None
         raise first
     where = "" if device == "cpu" else f" on {device!r}"
     raise DecodeError(
-        f"Nothing here decodes columns of type {source.column.type!r}{where}; read the file's bytes instead."
+        f"{blob.location}: nothing here decodes columns of type {source.column.type!r}{where}.",
+        path=blob.location,
+        hint=known or "Read the file's bytes instead.",
     )
 
 

@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 _PART = 1000  # points that a part of a scene, and a place in it, count as
 _PICTURES = ("jpeg", "jpg", "png")
-_BEGIN = ((b"# .PCD", "pcd"), (b"VERSION", "pcd"), (b"ply", "ply"), (b"LASF", "las"), (b"glTF", "glb"))
+BEGIN = ((b"# .PCD", "pcd"), (b"VERSION", "pcd"), (b"ply", "ply"), (b"LASF", "las"), (b"glTF", "glb"))
+"""How files begin whose names do not say what they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -400,7 +401,7 @@ def _format(source: Source) -> str:
     kind = name.lower().lstrip(".")
     if declared or kind in {*READERS, *_MESHES, *_PICTURES} or (head := blob.view()) is None:
         return kind
-    return next((known for begins, known in _BEGIN if bytes(head[: len(begins)]) == begins), kind)  # bytes have no name
+    return next((known for begins, known in BEGIN if bytes(head[: len(begins)]) == begins), kind)  # bytes have no name
 
 
 def _unknown(source: Source) -> DecodeError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sized
+from contextlib import suppress
 from html import escape
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ def sequence_text(view: Row) -> str:
     """The sequence's id, then one line a column."""
     names = view.schema.names
     width = max((len(name) for name in names), default=0)
-    lines = [f"  {name:<{width}}  {_brief_cell(view, name)}" for name in names[: _LINES * 2]]
+    lines = [f"  {name:<{width}}  {_cell_and_hint(view, name)}" for name in names[: _LINES * 2]]
     if len(names) > len(lines):
         lines.append(f"  ... and {len(names) - len(lines)} columns more")
     return "\n".join(map(in_line, [f"Sequence {_safe_id(view)!r}", *lines]))
@@ -144,6 +145,15 @@ def _brief_cell(view: Row, name: str) -> str:
         return brief(view[name], view.schema[name])
     except READ_ERRORS as error:
         return f"unreadable: {_short(error)}"
+
+
+def _cell_and_hint(view: Row, name: str) -> str:
+    """A cell in one line; of a file that nothing here decodes what reads it, too."""
+    text = _brief_cell(view, name)
+    with suppress(*READ_ERRORS):
+        value = view[name]
+        return f"{text}  {value.hint()}".rstrip() if isinstance(value, FileView) else text
+    return text
 
 
 def _short(error: Exception) -> str:
@@ -174,7 +184,7 @@ def sequence_html(view: Row) -> str:
     schema = view.schema
     parts = [f"<p><b>Sequence {_text(_safe_id(view))}</b></p>"]
     plain = [name for name in schema.names if schema[name].category != "temporal"]
-    parts.append(_table(["column", "value"], [[name, _brief_cell(view, name)] for name in plain[:200]]))
+    parts.append(_table(["column", "value"], [[name, _cell_and_hint(view, name)] for name in plain[:200]]))
     for name in schema.names:
         try:
             parts.append(_drawn(name, schema[name], view))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 State: TypeAlias = Literal["present", "missing", "outside", "elsewhere", "kept", "orphan", "stranger"]
 
 _PARALLEL = 12
+_LOOKED = 16  # rows, for the first file of a column
 _MANY = 200  # references; listing a folder of a bucket is cheaper than asking for so many by name
 
 
@@ -213,6 +214,26 @@ def _unnamed(selection: Readable, named: Mapping[str, object]) -> Iterator[FileE
     for path, size, need in folder.copied_files():
         if path not in named and need != "staged":
             yield FileEntry(reference=path, state="kept" if need == "needed" else need, size=size)
+
+
+def hints(selection: Readable, /) -> dict[str, str]:
+    """What the files of a column are and how they are read, where its type does not decode them.
+
+    The first file of each column, in the first rows, is looked at, as `FileView.hint` does it.
+
+    Example:
+        ```python
+        hints(ds)                           # {'log': 'It is an MCAP log, read by `mcap.reader.make_reader(...)`.'}
+        ```
+    """
+    excerpt = Excerpt.of(selection)
+    known = {}
+    for name in (name for name in excerpt.schema if excerpt.schema[name].category == "file"):
+        cells = (excerpt[row][name] for row in range(min(_LOOKED, len(excerpt))))
+        view = next((cell for cell in cells if cell is not None), None)
+        if view is not None and (hint := view.hint()):
+            known[name] = hint
+    return known
 
 
 _PLACE = r"^(?P<place>[A-Za-z][A-Za-z0-9+.-]+://[^/?#\\]*)"

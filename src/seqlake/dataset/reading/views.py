@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from seqlake import media
+from seqlake.errors import SeqlakeError
 from seqlake.files import locations, stores
 from seqlake.files.reading import BlobFile
 from seqlake.files.references import missing, open_reference
@@ -145,6 +147,21 @@ class FileView:
         except FileNotFoundError as error:  # removed since it was opened
             raise missing(error) from error
 
+    def hint(self) -> str:
+        """What it is and how it is read, in one sentence, where its column's type does not decode it; else empty.
+
+        Its first bytes decide, then its name; of a file on another machine, or one that is not there, its name alone.
+
+        Example:
+            ```python
+            ds["ep_1"]["log"].hint()    # 'It is an MCAP log, read by `mcap.reader.make_reader(file.open())`.'
+            ```
+        """
+        blob = None
+        with suppress(OSError, SeqlakeError, ValueError):
+            blob = self.blob() if self.data is not None or locations.is_local(self.location) else None
+        return media.hint(self.reference, blob, self.column)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileView) and (self.location, self.data) == (other.location, other.data)
 
@@ -155,10 +172,14 @@ class FileView:
         state = {name: getattr(self, name) for name in FileView.__slots__}
         return None, {**state, "_copied": None}  # a view travels without its table
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         kind = f", {self.column.type}" if self.column is not None else ""
         named = repr(self.reference) if self.data is None else f"{len(self.data):,} bytes"
         return f"{type(self).__name__}({named}{kind})"
+
+    def __repr__(self) -> str:
+        known = media.hint(self.reference, None if self.data is None else self.blob(), self.column)
+        return f"{self}  # {known}" if known else str(self)  # by its name alone: no file is opened to print it
 
 
 class MediaView(media.Frames, FileView):

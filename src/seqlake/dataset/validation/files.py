@@ -26,7 +26,9 @@ from seqlake.errors import (
     MissingDependencyError,
     SeqlakeError,
 )
+from seqlake.files.blobs import MemoryBlob
 from seqlake.files.locations import is_local, redacted, scheme
+from seqlake.media import spatial
 from seqlake.media.video.codes import Codes, converter_of, unread
 from seqlake.media.video.pixels import fingerprint
 from seqlake.protocols import Source
@@ -103,7 +105,11 @@ class CellReader:
     def _looked(self, value: str, source: Source, place: FileContext, part: tuple[int, int] | None) -> CellFacts:
         """As `_file`; whatever it raises is a fact."""
         try:
-            return self._file(value, source, place, part)
+            cell = self._file(value, source, place, part)
+            [(step, file)] = cell.files
+            if file.trouble != "unreadable" or not (kind := looking.kind(source)):
+                return cell
+            return replace(cell, files=((step, replace(file, why=f"{file.why.rstrip('.')}. {kind}")),))
         except (SeqlakeError, OSError) as error:  # gone, changed or refused while it was read
             return _of(_trouble(value, "unreachable", f"it could not be read: {error}"))
         except Exception as error:  # noqa: BLE001 - whatever damage makes a library raise says that it is damaged
@@ -137,7 +143,7 @@ class CellReader:
         return replace(_of(file), **decode_other(source, self._stop))
 
     def _pictures(self, cells: Sequence[bytes | str | None], kind: ColumnType, place: FileContext) -> CellFacts:
-        """A picture for each step, in the row or in a file of its own."""
+        """A picture or a cloud for each step, in the row or in a file of its own."""
         files: list[tuple[int | None, FileFacts]] = []
         held: list[tuple[int, bytes | memoryview]] = []
         for step, one in enumerate(cells):
@@ -149,7 +155,12 @@ class CellReader:
             if data is not None:
                 held.append((step, data))
         cell = CellFacts(files=tuple(files))
-        return replace(cell, **decode_pictures(held, kind, self._stop)) if self._deep else cell
+        if not self._deep:
+            return cell
+        if kind.type == "4d":
+            clouds = [(step, cells[step], data) for step, data in held]
+            return replace(cell, **decode_clouds(clouds, kind, self._stop))
+        return replace(cell, **decode_pictures(held, kind, self._stop))
 
     def _picture(
         self, one: bytes | str, kind: ColumnType, place: FileContext
@@ -565,6 +576,28 @@ def decode_pictures(
     return {"damage": joined(damage), "undecoded": undecoded, **looks.facts}
 
 
+def decode_clouds(
+    clouds: Iterable[tuple[int, str | bytes | None, bytes | memoryview]], column: ColumnType, stop: Event, /
+) -> dict[str, Any]:
+    """Clouds of a cell of this type, each with its step and its file's name, which may say its format.
+
+    Returns:
+        `damage`, `undecoded`, `kind`.
+    """
+    damage, kinds = list[Damage](), list[str]()
+    for step, name, data in clouds:
+        if stop.is_set():
+            break
+        source = Source(blob=MemoryBlob(data, location=str(name)), column=column)
+        try:
+            spatial.points(source)
+        except (CorruptFileError, CorruptFrameError) as error:
+            damage.append(Damage(first=step, last=step, why=looking.said(error, str(name))))
+        except (DecodeError, MissingDependencyError):
+            kinds.append(looking.kind(source))
+    return {"damage": joined(damage), "undecoded": bool(kinds), "kind": next(iter(kinds), "")}
+
+
 def decode_sound(source: Source, stop: Event, /) -> tuple[dict[str, Any], float | None]:
     """Every sample of a file with sound.
 
@@ -610,7 +643,7 @@ def decode_other(source: Source, stop: Event, /) -> dict[str, Any]:
     except (CorruptFileError, CorruptFrameError) as error:
         return {"damage": (Damage(first=start, last=start, why=looking.said(error, str(error.path))),)}
     except (DecodeError, MissingDependencyError):
-        return {"undecoded": True}
+        return {"undecoded": True, "kind": looking.kind(source)}
     return {}
 
 

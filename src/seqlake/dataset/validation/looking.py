@@ -10,7 +10,7 @@ import numpy as np
 
 from seqlake.errors import CorruptFileError, DecodeError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations, stores
-from seqlake.media import PICTURES, BlobBytes, blob_of, format_of
+from seqlake.media import PICTURES, BlobBytes, blob_of, format_of, hint
 from seqlake.media.image import describe, handed_out, orientation
 from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
@@ -265,6 +265,12 @@ def _sound(blob: Blob, column: ColumnType) -> dict[str, Any]:
             }
     except DecodeError as error:
         return {"trouble": "unreadable", "why": said(error, blob.location)}
+
+
+def kind(source: Source, /) -> str:
+    """What a file is that its column's type does not decode, and how it is read; empty where nothing is known."""
+    blob = blob_of(source)
+    return hint(blob.location, blob, source.column)
 
 
 def whole(blob: Blob, /) -> bytes | memoryview:

@@ -180,6 +180,9 @@ class CellFacts:
     undecoded: bool = False
     """Nothing here decodes this kind of file, though it was wanted."""
 
+    kind: str = ""
+    """Then: what it is and how it is read, a sentence."""
+
     unread: str = ""
     """Why its frames are not given to readers, though they decode."""
 

@@ -357,7 +357,7 @@ def check_decoded(cell: CellFacts, column: Column, place: dict[str, Any], notes:
         notes.note("F433", place, "all frames look the same", holds=cell.frozen and not cell.black)
         notes.note("F434", place, "every sample is zero", holds=cell.silent)
     why = f"frames cannot be read: {cell.unread}" if cell.unread else ""
-    why = why or f"not decoded: nothing here decodes this kind of {kind}"
+    why = why or f"not decoded: nothing here decodes this kind of {kind}{cell.kind and '. '}{cell.kind.rstrip('.')}"
     notes.note("F435", place, why, holds=cell.undecoded or bool(cell.unread))
 
 
@@ -430,10 +430,10 @@ def f422_sound(row: RowFacts, clock: Clock, /) -> Iterator[dict[str, Any]]:
                 yield {**row.places[name], "message": message}
 
 
-@rule("F431", "error", "Every frame, picture and sample decodes.", section=FILES)
+@rule("F431", "error", "Every frame, picture, cloud and sample decodes.", section=FILES)
 def f431_decodes(cell: CellFacts, column: Column, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
     """At depth `decode`: damage that FFmpeg reports, packets that are not those of the kept index."""
-    noun = "sample" if column.type is not None and column.type.type == "audio" else "frame"
+    noun = {"audio": "sample", "4d": "cloud"}.get("" if column.type is None else column.type.type, "frame")
     for damage in cell.damage:
         which = f"{noun} {damage.first}" if damage.first == damage.last else f"{noun}s {damage.first} to {damage.last}"
         yield {**place, "step": damage.first, "message": f"{cell.name}{which}: {damage.why}"}
@@ -459,7 +459,8 @@ def f434_silent(notes: Gathered, /) -> Iterator[dict[str, Any]]:
 
 @rule("F435", "note", "There is a decoder for the file, and what it decodes can be read.", section=FILES)
 def f435_undecoded(notes: Gathered, /) -> Iterator[dict[str, Any]]:
-    """At depth `decode`: files of other kinds are not looked into. Frames are not handed out where the file has other
-    pixels than the column declares, or codes of more than 8 bits in an order that nothing here reads.
+    """At depth `decode`: files of other kinds are not looked into; it says what they are and what reads them. Frames
+    are not handed out where the file has other pixels than the column declares, or codes of more than 8 bits in an
+    order that nothing here reads.
     """
     yield from notes.findings_of("F435")
