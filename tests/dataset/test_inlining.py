@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+import signal
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +20,10 @@ from click.testing import CliRunner
 import seqlake as sl
 from seqlake.dataset.changing import inlining
 from seqlake.errors import SchemaMismatchError, UnsafeReferenceError, ValidationError
+from seqlake.versions.shard_formats import name_of
 
 from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
-from .test_inline_media import FILMS, PHOTOS, STEPS, above_note
+from .test_inline_media import FILMS, PHOTOS, STEPS, above_note, frames_of
 
 ACTION = np.zeros((STEPS, 2))
 IDS = ["a", "b", "c", "d"]
@@ -214,3 +220,77 @@ def test_the_command(tmp_path) -> None:
     assert digests(sl.open(place)) == TRUTH
     assert run("--extract", "cam")["to"] == "files"
     assert digests(sl.open(place)) == TRUTH
+
+
+@pytest.mark.parametrize("engine", ["lance", "vortex"])
+def test_shards_of_other_engines_hold_the_same_bytes(engine, tmp_path) -> None:
+    pytest.importorskip(engine)
+    place = str(tmp_path / "ds")
+    ds = sl.create(place, sl.Schema({"cam": sl.Video(fps=30, inline=True), "n": pa.int64()}), shards=engine)
+    ds.append(
+        [{"sequence_id": one, "cam": film, "n": at} for at, (one, film) in enumerate(zip(IDS, FILMS, strict=False))]
+    )
+    ds.append([{"sequence_id": "d", "cam": None, "n": 3}])
+
+    def holds(now: sl.Dataset) -> None:
+        assert {name_of(shard.key.partition("#")[0]) for shard in now.shards()} == {engine}
+        assert digests(now) == TRUTH
+        for one, film in zip(IDS, FILMS, strict=False):
+            np.testing.assert_array_equal(now[one]["cam"][3:6], frames_of(film)[3:6])
+        assert above_note(now) == []
+
+    holds(ds)
+    assert ds["a"]["cam"].data == FILMS[0]
+    sl.extract_files(ds, "cam")
+    holds(sl.open(place))
+    assert sl.open(place)["a"]["cam"].reference.endswith(".mp4")
+    sl.inline_files(ds, "cam")
+    holds(sl.open(place))
+    assert sl.open(place)["b"]["cam"].data == FILMS[1]
+    assert sl.open(place).sql("SELECT sum(octet_length(cam)) FROM dataset").fetchall() == [(sum(map(len, FILMS)),)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked child")
+@pytest.mark.parametrize("kills", [pytest.param(60, marks=pytest.mark.soak), 3])
+@pytest.mark.parametrize("change", [sl.inline_files, sl.extract_files])
+def test_a_killed_change_leaves_one_version_or_the_other(change, kills, tmp_path) -> None:
+    """At moments spread over the time that the change takes: every byte is there, and it can be made again."""
+    ds = filmed(str(tmp_path / "base"), tmp_path)
+    if change is sl.extract_files:
+        sl.inline_files(ds, "cam")
+    before, turned = ds.version.id, 0
+
+    def run(place: str, seconds: float | None) -> float:
+        began, child = time.monotonic(), os.fork()
+        if not child:
+            code = 1
+            try:
+                change(sl.open(place), "cam")
+                code = 0
+            finally:
+                os._exit(code)
+        if seconds is not None:
+            time.sleep(seconds)
+            os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] in {0, signal.SIGKILL}
+        return time.monotonic() - began
+
+    shutil.copytree(tmp_path / "base", tmp_path / "whole")
+    whole = run(str(tmp_path / "whole"), None)
+    assert sl.open(tmp_path / "whole").version.id == before + 1
+    for number in range(kills):
+        place = str(tmp_path / f"{number}")
+        shutil.copytree(tmp_path / "base", place)
+        run(place, whole * (number + 1) / (kills + 1))
+        left = sl.open(place)
+        assert left.version.id in {before, before + 1}
+        turned += left.version.id > before
+        assert digests(left) == TRUTH
+        assert above_note(left, "files") == []
+        if left.version.id == before:
+            change(left, "cam")
+        assert digests(sl.open(place)) == TRUTH
+        left.vacuum(older_than=timedelta(0))
+        assert digests(sl.open(place)) == TRUTH
+        assert above_note(sl.open(place), "files") == []
+    assert turned < kills, "nothing was killed before its end"

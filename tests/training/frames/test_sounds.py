@@ -165,6 +165,25 @@ def test_order_state_mixtures_and_torch(files: Path, tmp_path: Path) -> None:
     assert mixed["mic"].shape == (8, 6400, 1)
 
 
+def test_torch_takes_sound_as_tensors(files: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    ds = dataset(files, tmp_path / "ds", ["24.wav", "vbr.mp3", None])
+
+    def loader() -> sl.Loader:
+        window = {"mic": range(4), "action": [0]}
+        return sl.Loader(ds, window=window, batch_size=60, seed=4).audio(rate=8000, channels=1)
+
+    given = torch.utils.data.DataLoader(
+        loader().torch(), batch_size=None, num_workers=2, multiprocessing_context="forkserver", timeout=100
+    )
+    for ours, theirs in zip(loader(), given, strict=True):
+        for name in ("mic", "mic_mask", "action"):
+            assert isinstance(theirs[name], torch.Tensor)
+            np.testing.assert_array_equal(theirs[name].numpy(), ours[name])
+        assert theirs["mic"].dtype == torch.float32
+        assert list(theirs["sequence_id"]) == list(ours["sequence_id"])
+
+
 def test_what_cannot_be_delivered_says_why(files: Path, tmp_path: Path) -> None:
     ds = dataset(files, tmp_path / "ds", ["24.wav", "other.wav"], sample_rate=RATE)
     with pytest.raises(
