@@ -424,24 +424,25 @@ def test_takes_are_used_once_and_in_a_with_block(root: Path) -> None:
             raise AssertionError("never recorded")
 
 
-@pytest.mark.parametrize("bad", [0, 5, 29])
+@pytest.mark.parametrize(("bad", "number"), [(0, errno.ENOSPC), (5, errno.EDQUOT), (29, errno.ENOSPC)])
 def test_an_encoders_error_is_raised_where_the_steps_are_added(
-    bad: int, root: Path, monkeypatch: pytest.MonkeyPatch
+    bad: int, number: int, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At one of the next steps, or at the end of the take."""
     real = VideoEncoder.write
 
     def failing(self, frame, **rest) -> None:
         if self.frames == bad:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(number, os.strerror(number))
         real(self, frame, **rest)
 
     monkeypatch.setattr(VideoEncoder, "write", failing)
     before = files_in(root)
     full = pytest.raises(OSError, match="No space is left in .*free some")
-    with full, opening.open(root).writer() as writer, writer.record("ep") as take:
+    with full as error, opening.open(root).writer() as writer, writer.record("ep") as take:
         for k in range(30):
             take.add(**step(k))
+    assert error.value.errno == number
     assert files_in(root) == before
 
 

@@ -340,12 +340,12 @@ def fragile(table):
 
 
 @pytest.mark.parametrize("call", ["create", "link"])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
 def test_an_error_before_the_commit_leaves_nothing(fragile, call, number):
     before = listing(fragile.root)
     transaction = fragile.begin()
     written = tables.write(fragile, transaction, [tables.episode("c")])
-    kind = OSError if number == errno.ENOSPC else ReadOnlyError
+    kind = OSError if number in {errno.ENOSPC, errno.EDQUOT} else ReadOnlyError
     with failing(fragile, **{call: number}), pytest.raises(kind, match="was not committed"):
         fragile.commit(Change(operation="append", add=[written]), transaction=transaction)
     assert listing(fragile.root) == before

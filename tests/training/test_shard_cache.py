@@ -217,7 +217,8 @@ def test_other_peoples_files_are_left_alone(tmp_path, transfers) -> None:
     assert not list((folder / "users").glob("[0-9]*"))
 
 
-def test_a_full_disk_removes_what_can_go_then_says_so(tmp_path, transfers, monkeypatch) -> None:
+@pytest.mark.parametrize("full_disk", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_removes_what_can_go_then_says_so(tmp_path, transfers, monkeypatch, full_disk) -> None:
     cache = ShardCache(tmp_path / "cache", limit=LIMIT, patience=5)
     for number in range(3):
         known(cache, transfers, number).release()
@@ -227,7 +228,7 @@ def test_a_full_disk_removes_what_can_go_then_says_so(tmp_path, transfers, monke
     def full(self, part, shard, *, beside):
         record = rewrite(self, part, shard, beside=beside)
         if on_disk(cache) > room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(full_disk, os.strerror(full_disk))
         return record
 
     monkeypatch.setattr(Original, "_rewrite", full)
@@ -236,7 +237,7 @@ def test_a_full_disk_removes_what_can_go_then_says_so(tmp_path, transfers, monke
     keep = [local, *(known(cache, transfers, number) for number in (4, 5))]
     with pytest.raises(OSError, match="disk is full") as error:
         known(cache, transfers, 6)
-    assert error.value.errno == errno.ENOSPC
+    assert error.value.errno == full_disk
     assert not list((cache.path / "shards").glob("*.part"))
     for one in keep:
         one.release()

@@ -154,7 +154,7 @@ class Dataset(Selection):
 
         Args:
             data: A list of dicts, or Arrow data of any maker: a table, a Polars or pandas frame, a reader, another
-                selection. Columns are matched by name; missing ones are null.
+                selection, whose files are copied in. Columns are matched by name; missing ones are null.
             commit_every: As for `writer`, and the same for the others.
             rows_per_shard: Close a shard at so many rows.
             bytes_per_shard: Close it once it has so many bytes.

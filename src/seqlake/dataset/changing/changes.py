@@ -6,6 +6,7 @@ byte; what a shard holds itself is changed by writing that shard anew, and no ot
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from seqlake.dataset.changing.rewriting import LARGE
 from seqlake.dataset.reading import query
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.writing import ingest
+from seqlake.dataset.writing.carrying import brought
 from seqlake.dataset.writing.encoding import Encodings, encoded
 from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes
 from seqlake.errors import SchemaMismatchError, SequenceNotFoundError
@@ -38,7 +40,13 @@ def update(dataset: OpenDataset, data: Any, /) -> Version:
     given = small_cells(data, schema)
     rows = rows_of(dataset, _ids(given, schema), but="nothing was changed")
     staging = Staging(dataset.table, schema, shape=ShardShape())
-    return _finish(dataset, staging, lambda: change_cells(staging, dataset.source, schema, given, rows))
+
+    def change() -> list[str]:
+        here = replace(given, cells=brought(data, given.cells, schema, staging))
+        files = {file.path: file for file in staging.take_files()}
+        return change_cells(staging, dataset.source, schema, here, rows, files=files)
+
+    return _finish(dataset, staging, change)
 
 
 def small_cells(data: Any, schema: Schema, /) -> Given:
@@ -69,6 +77,7 @@ def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | Mapping[s
         widths = ingest.Widths(schema, dataset.source)
         for batch in given.cells.to_batches():
             widths.check(dict(zip(batch.schema.names, batch.columns, strict=True)), "The data")
+        given = replace(given, cells=brought(data, given.cells, schema, staging))
         rows = Excerpt.of(dataset).find_ids(_ids(given, schema))
         files = {file.path: file for file in staging.take_files()}
         gone = change_cells(staging, dataset.source, schema, given, rows, files=files)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.abilities import KeepsFiles, ability
+from seqlake.dataset.reading.excerpt import Excerpt
+from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing.references import mapped, may_name, refers
 from seqlake.errors import UnsafeReferenceError, ValidationError
 from seqlake.files.locations import inside, join
@@ -15,11 +18,11 @@ from seqlake.files.stores import exists, open_store
 from seqlake.spec.rules.references import is_relative
 from seqlake.spec.schema import is_list
 from seqlake.versions import names
+from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from seqlake.abilities import KeepsFiles
     from seqlake.dataset.writing.staging import Staging
     from seqlake.spec.schema import Schema
 
@@ -38,6 +41,9 @@ class Carrier:
         mode: `copy`, `hardlink` (a copy where the file system cannot link) or `reference` (absolute locations).
         storage: Options of the store that the root lies in.
         known: What the source keeps of copied-in files: packet indexes, which are not made again, and digests.
+
+    Attributes:
+        staging: Where the files go.
     """
 
     def __init__(
@@ -55,13 +61,34 @@ class Carrier:
         self._id = schema.id
         self._root = root
         self._storage = storage
-        self._staging = staging
+        self.staging = staging
+        self._is_home = staging.root.rstrip("/") == root.rstrip("/")
         self._mode = mode
         self._known = known
         self._columns = [name for name in schema.names if may_name(schema[name]) and name != schema.id]
         self._plain = {name for name in self._columns if not refers(schema[name])}
         # A file that several rows share is copied once per shard: each shard owns what its rows name.
         self._seen: dict[tuple[int, str, str], str] = {}
+
+    @classmethod
+    def of(cls, rows: Any, schema: Schema, staging: Staging, /) -> Carrier | None:
+        """For rows that somebody gives to a dataset; None where they come from none, so that references mean here.
+
+        Of an older version of the same dataset, what was copied in gets a second name (a link, where the file system
+        can): a vacuum removes the first with the last version whose rows name it.
+
+        Args:
+            rows: What was given: a selection, Arrow data, dicts.
+            schema: Of the batches that will be carried.
+            staging: Where the files go.
+        """
+        if not isinstance(rows, Selection):
+            return None
+        excerpt = Excerpt.of(rows)
+        place, known = MediaFiles.of(excerpt), ability(excerpt, KeepsFiles)
+        carrier = cls(schema, root=place.root, staging=staging, mode="copy", storage=place.storage, known=known)
+        carrier._mode = "hardlink" if carrier._is_home else "copy"
+        return carrier
 
     def carry(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with references that hold in the new dataset; their files are there before them."""
@@ -81,7 +108,9 @@ class Carrier:
         return batch
 
     def _moved(self, reference: str, *, column: str, sequence_id: str) -> str:
-        if not is_relative(reference) or (column in self._plain and not self._is_copied(reference)):
+        if not is_relative(reference):
+            return reference
+        if (self._is_home or column in self._plain) and not self._is_copied(reference):
             return reference
         location = join(self._root, reference)
         where = f"Sequence {sequence_id!r}, column {column!r}"
@@ -92,11 +121,11 @@ class Carrier:
             )
         if self._mode == "reference":
             return location
-        key = (len(self._staging.written), column, reference)
+        key = (len(self.staging.written), column, reference)
         if key not in self._seen:
             self._seen = {k: v for k, v in self._seen.items() if k[0] == key[0]}
             try:
-                self._seen[key] = self._staging.copy_in(
+                self._seen[key] = self.staging.copy_in(
                     column,
                     sequence_id,
                     location,
@@ -115,6 +144,14 @@ class Carrier:
     def _is_copied(self, text: str) -> bool:
         """Whether the text of a plain column is the name of a file that was copied in for it."""
         return names.copied_owner(text) is not None and exists(open_store(self._root, storage=self._storage), text)
+
+
+def brought(rows: Any, cells: pa.Table, schema: Schema, staging: Staging, /) -> pa.Table:
+    """Given cells with references that hold in the dataset they are given to; see `Carrier.of`."""
+    carrier = Carrier.of(rows, schema.select(cells.column_names), staging)
+    if carrier is None or not cells.num_rows:
+        return cells
+    return pa.Table.from_batches([carrier.carry(batch) for batch in cells.to_batches()])
 
 
 def _any_of_ours(column: pa.Array) -> bool:

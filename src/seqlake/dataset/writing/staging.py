@@ -289,6 +289,11 @@ class Staging:
         self._renewed = time.monotonic()
 
     @property
+    def root(self) -> str:
+        """What relative references of the rows will resolve against."""
+        return self._table.root
+
+    @property
     def begun(self) -> bool:
         """Whether there is a transaction, so something to commit or discard."""
         return self._transaction is not None

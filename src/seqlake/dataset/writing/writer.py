@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.dataset.writing import conforming
+from seqlake.dataset.writing.carrying import Carrier
 from seqlake.dataset.writing.encoding import Encodings, encoded, holds_frames, takes_frames
 from seqlake.dataset.writing.ingest import File, KnownIds, RowBuffer, Widths, is_rows, prepare, rows, with_lengths
 from seqlake.dataset.writing.recording import Recording
@@ -134,7 +135,8 @@ class Writer:
         """Add rows from Arrow data of any maker, or an iterable of dicts; columns are matched by name.
 
         Args:
-            data: A table, batch, reader, dataset or data frame (anything with `__arrow_c_stream__`), or dicts.
+            data: A table, batch, reader, dataset or data frame (anything with `__arrow_c_stream__`), or dicts. Rows of
+                a dataset bring the files that they name; in other data a relative reference means this dataset's root.
 
         Raises:
             SchemaMismatchError: The columns do not fit; every one that does not is named.
@@ -145,12 +147,15 @@ class Writer:
             for key, values in rows(data, self._schema):
                 self.add_row(key, values)
             return
+        carrier: Carrier | None = None
         for batch in conforming.batches(data, self._schema):
             self._widths.check(dict(zip(batch.schema.names, batch.columns, strict=True)), "The data")
             self._ids.add_all(batch.column(self._schema.id))
             self._begin()
             self._flush()
-            self._write(with_lengths(batch, self._schema))
+            if carrier is None or carrier.staging is not self._staged:
+                carrier = Carrier.of(data, self._schema, self._staged)
+            self._write(with_lengths(batch, self._schema), carrier)
             self._uncommitted += batch.num_rows
             if self._commit_every is not None and self._uncommitted >= self._commit_every:
                 self.commit()
@@ -248,9 +253,13 @@ class Writer:
         if self._buffer.rows:
             self._write(self._buffer.flush())
 
-    def _write(self, batch: Any) -> None:
+    def _write(self, batch: Any, carrier: Carrier | None = None) -> None:
         try:
-            self._staged.write(batch)
+            if carrier is None:
+                self._staged.write(batch)
+            else:  # a file goes with the shard whose rows name it
+                for rows in self._staged.parts(batch):
+                    self._staged.write(carrier.carry(rows))
         except BaseException:
             # A shard that failed half way cannot be continued.
             self._give_up()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import threading
@@ -210,7 +209,7 @@ class ShardCache:
                 if not freed:
                     free = shutil.disk_usage(self.path).free
                     raise OSError(
-                        errno.ENOSPC,
+                        error.errno,
                         f"{name}: the cache's disk is full ({free} bytes free; the cache may take {self.limit}). "
                         "Make room, give a lower limit or another folder: Cache(path, limit=...)",
                         str(self.path),
