@@ -199,6 +199,8 @@ CALLS = {
     "statistics": "sl.statistics(ds)",
     "loader": "sum(1 for _ in sl.Loader(ds, window={'action': range(2)}, batch_size=8))",
 }
+MOST = {"append", "compact", "convert"}
+"""What most people do most of the time; tried at more moments."""
 CALL = """
 import sys
 import pyarrow as pa
@@ -225,15 +227,13 @@ def held(home: Home) -> tuple[list[str], list[str] | None]:
     return rows(home.place()), made
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize("verb", [*COMMANDS, *CALLS])
-def test_nothing_is_half_done(kind: str, verb: str, tmp_path: Path) -> None:
-    home, dice = Home(kind, tmp_path, steps=500), random.Random(seeded(13))
+def each_moment(kind: str, verb: str, tmp_path: Path, *, times: int, seed: int) -> None:
+    """It is committed or it is not; it says that it was interrupted, and no half of a new dataset lies about."""
+    home, dice = Home(kind, tmp_path, steps=500), random.Random(seed)
     before, began = held(home), time.monotonic()
     subprocess.run(child(verb, home), check=True, capture_output=True, timeout=120)
     lasted, after = time.monotonic() - began, held(home)
-    for _ in range(many(10)):
+    for _ in range(times):
         home.fresh()
         share = dice.uniform(0.1, 1.0)
         with subprocess.Popen(child(verb, home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -241,11 +241,26 @@ def test_nothing_is_half_done(kind: str, verb: str, tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=60)
         assert process.returncode in {130, 0, -signal.SIGINT}, (share, process.returncode, told)
+        if process.returncode:
+            assert told.splitlines()[-1:] in (["seqlake: interrupted"], ["KeyboardInterrupt"], []), (share, told)
         found = held(home)
         assert found in (before, after), share
+        if found[1] is None:
+            assert not home.files("new"), share
         if process.returncode == 0:
             assert found == after
         if found == before:
             subprocess.run(child(verb, home), check=True, capture_output=True, timeout=120)
             assert held(home) == after, share
         assert sl.open(home.place()).validate(depth="rows").ok
+
+
+def test_nothing_is_half_done_at_a_moment(tmp_path: Path) -> None:
+    each_moment("iceberg", "convert", tmp_path, times=2, seed=17)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("verb", [*COMMANDS, *CALLS])
+def test_nothing_is_half_done(kind: str, verb: str, tmp_path: Path) -> None:
+    each_moment(kind, verb, tmp_path, times=many(50 if verb in MOST else 10), seed=seeded(13))

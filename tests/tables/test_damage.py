@@ -103,6 +103,19 @@ def test_a_record_of_another_history_does_not_fit(root, tmp_path):
         sl.open(root)
 
 
+@pytest.mark.parametrize("renamed", [{"m": "number"}, {"n": "nomber"}, {"n": "number", "m": "x"}])
+def test_a_sealed_record_renames_only_what_is_there(root, renamed):
+    """Else the column reads null in every shard, and nothing says so."""
+    ds = sl.open(root)
+    ds.rename_column("n", "number")
+    path = version(root, ds.version.id)
+    document = {key: value for key, value in json.loads(path.read_bytes()).items() if key != "digest"}
+    assert document["renamed"] == {"n": "number"}
+    path.write_bytes(seal({**document, "renamed": renamed}))
+    with pytest.raises(DamagedTableError, match="renames"):
+        sl.open(root)
+
+
 @pytest.mark.parametrize("key", ["add", "rows", "operation"])
 def test_a_letter_of_a_key_loses_no_row(root, key):
     path = version(root, 2)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import DamagedTableError, ReadOnlyError, VersionNotFoundError
+from seqlake.errors import DamagedTableError, MissingFileError, ReadOnlyError, SeqlakeError, VersionNotFoundError
 from seqlake.files.stores import list_without_links
 from seqlake.protocols import Transaction, Version
 from seqlake.tables._lakes import committing, foreign, paths, sidecar, types
@@ -151,7 +151,8 @@ class LakeTable(StagingTable):
         """
         check_name(name)
         self._refuse_message()
-        self.engine.names(self.store).put(name, version.id, move=move)
+        with as_damage(self.root):
+            self.engine.names(self.store).put(name, version.id, move=move)
 
     def untag(self, name: str, /) -> None:
         """Take a name away.
@@ -161,7 +162,8 @@ class LakeTable(StagingTable):
             ValueError: As in `tag`.
         """
         self._refuse_message()
-        self.engine.names(self.store).remove(name)
+        with as_damage(self.root):
+            self.engine.names(self.store).remove(name)
 
     def _refuse_message(self) -> None:
         if message() is not None:
@@ -216,7 +218,16 @@ class LakeTable(StagingTable):
             ReadOnlyError: The place cannot be written.
             SchemaMismatchError: The lake cannot have this schema, or not without rewriting.
         """
-        version = committing.commit(self._staging, change, transaction)
+        try:
+            version = committing.commit(self._staging, change, transaction)
+        except FileNotFoundError as error:
+            if isinstance(error, SeqlakeError):
+                raise
+            raise MissingFileError(
+                f"{self.root}: a file that the table names is gone ({error}).",
+                path=self.root,
+                hint="Restore it from a copy.",
+            ) from error
         with suppress(OSError):  # the commit stands
             self.scratch.clear(transaction.id)
         return version
@@ -258,7 +269,9 @@ class LakeTable(StagingTable):
             The paths, below the root.
         """
         self.context.forget()
-        return vacuum(self.context, limit=markers.now() - older_than, dry_run=dry_run)
+        limit = markers.now() - older_than
+        with as_damage(self.root):
+            return vacuum(self.context, limit=limit, dry_run=dry_run)
 
     def drop(self) -> None:
         """Take back a table that was just made, with everything in it."""

@@ -141,6 +141,7 @@ def fold(state: State, records: Iterable[VersionRecord], /) -> State:
         rows = state.rows - sum(shards[name].rows for name in record.remove if name in shards)
         rows += sum(entry.rows for entry in record.add)
         _leave(record, shards, sides)
+        _refuse_strange_renames(state, record)
         if record.schema is not None and shards:
             _remap(shards, sides, Renaming.between(state.schema, record.schema, record.renamed))
         for entry in record.add:
@@ -185,6 +186,18 @@ def _refuse_unlinked(state: State, record: VersionRecord) -> None:
         raise DamagedTableError(
             f"Version {record.version} was committed after another version {state.version} than the one that is there.",
             hint="One of the two files of the log was replaced or changed; restore it from a copy.",
+        )
+
+
+def _refuse_strange_renames(state: State, record: VersionRecord) -> None:
+    """A column that was not there cannot have got a new name: what has it now would read null."""
+    if not record.renamed:
+        return
+    before, after = columns_of(state.schema), columns_of(record.schema or b"")
+    if not (record.renamed.keys() <= set(before) and set(record.renamed.values()) <= set(after)):
+        listed = ", ".join(f"{old!r} to {new!r}" for old, new in record.renamed.items())
+        raise DamagedTableError(
+            f"Version {record.version} renames {listed}, from {', '.join(before)} to {', '.join(after) or 'nothing'}."
         )
 
 
