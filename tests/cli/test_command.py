@@ -74,13 +74,6 @@ def test_a_closed_pipe_is_no_traceback(dataset) -> None:
     assert b"Traceback" not in writer.stderr
 
 
-def test_no_color_is_honoured(tmp_path) -> None:
-    env = {**os.environ, "NO_COLOR": "1"}
-    told = run_as_process("demo", tmp_path / "out", "--episodes", 6, env=env)
-    assert told.code == 0, told.err
-    assert "\x1b[" not in told.out
-
-
 def test_bench_compares_with_copying_memory(run, dataset) -> None:
     facts = run("bench", dataset, "--seconds", 0.3, "--batch-size", 8, "--window", 4, "--json").json
     assert facts["windows"] > 0

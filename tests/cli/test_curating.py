@@ -10,10 +10,10 @@ import pytest
 import seqlake as sl
 from seqlake.shards.files import ParquetShard
 
-from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
+from ..homes import PLACES, QUICK  # noqa: TID252 - tests are no package that could be named
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=QUICK)
 def place(request, tmp_path) -> str:
     """Six sequences, one of whose columns allows no null."""
     columns = {

@@ -70,6 +70,16 @@ def test_a_terminal_shows_the_pixels_of_the_frames(run, filmed, monkeypatch) -> 
     assert "photos  20 frames, 48x32" in told.out
 
 
+def test_no_color_is_honoured(run, filmed, monkeypatch) -> None:
+    asked = ("show", filmed, "ep", "--frames", 2)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" in run(*asked).out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in run(*asked).out
+    assert "\x1b[" in run("--color", "always", *asked).out
+
+
 def test_half_blocks_of_odd_pictures() -> None:
     picture = np.arange(27, dtype=np.uint8).reshape(3, 3, 3)
     lines = half_blocks(picture)

@@ -112,7 +112,7 @@ def verbs(ds: sl.Dataset, wanted: list, place) -> None:
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "theirs"])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cells=columns())
 def test_cells_of_every_type_go_through_every_verb(ours, cells, tmp_path_factory) -> None:
     place = tmp_path_factory.mktemp("types")

@@ -12,10 +12,10 @@ import pytest
 import seqlake as sl
 from seqlake.errors import InvalidMetadataError, SchemaMismatchError, ValidationError
 
-from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
+from ..homes import PLACES, QUICK  # noqa: TID252 - tests are no package that could be named
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=QUICK)
 def ds(request: pytest.FixtureRequest, tmp_path: Path) -> sl.Dataset:
     schema = {"cam": pa.string(), "note": pa.string(), "force": pa.list_(pa.list_(pa.float32()))}
     made = sl.create(PLACES[request.param].format(folder=tmp_path, name="ds"), sl.Schema(schema))
