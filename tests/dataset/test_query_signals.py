@@ -92,7 +92,7 @@ def test_a_condition_keeps_the_rows_that_duckdb_keeps(arm: sl.Dataset, parts: li
         "SELECT n AS reward, force FROM dataset WHERE reward > 2 ORDER BY 1",
         "SELECT x, y FROM (SELECT reward, n, force FROM dataset) d(x, n, y) WHERE x > 2 ORDER BY n",
         "WITH dataset AS (SELECT n AS reward, force FROM dataset) SELECT * FROM dataset WHERE reward > 2 ORDER BY 1",
-        "SELECT count(*), sum(len(force)) FROM dataset WHERE n > 3 GROUP BY task HAVING count(*) > 1 ORDER BY 1",
+        "SELECT count(*), sum(len(force)) FROM dataset WHERE n > 3 GROUP BY task HAVING count(*) > 1 ORDER BY 1, 2",
         "SELECT n, force FROM dataset WHERE n = (SELECT max(n) FROM dataset)",
         "SELECT a.n, b.force FROM dataset a JOIN dataset b ON a.n = b.n + 1 WHERE a.reward > 1 ORDER BY 1",
         "SELECT n, row_number() OVER (ORDER BY n) AS k, force FROM dataset WHERE reward > 1 QUALIFY k > 1",
