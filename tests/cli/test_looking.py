@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -368,3 +370,11 @@ def test_sql_over_damaged_pages_is_one_line_of_ours(run, tmp_path) -> None:
     assert (told.code, told.out) == (1, "")
     assert told.err.startswith("seqlake: error: Expected a Parquet page header")
     assert told.err.count("\n") == 1
+
+
+def test_a_signal_of_no_steps_is_written_and_shown(run: Any, tmp_path: Path) -> None:
+    ds = sl.create(tmp_path / "poses", {"pose": sl.Trajectory(shape=(2, 3))})
+    ds.append([{"sequence_id": "none", "pose": np.zeros((0, 2, 3))}])
+    result = run("show", tmp_path / "poses", "none")
+    assert result.code == 0
+    assert "pose: f32[0,2,3]" in result.out

@@ -214,7 +214,7 @@ def test_a_union_that_would_lose_values_is_refused(arm: Dataset, tmp_path: Path)
     with pytest.raises(SchemaMismatchError) as caught:
         merge([arm, other], tmp_path / "out", union=True)
     assert all(f"  {name}: " in str(caught.value) for name in ("task", "reward", "action"))
-    with pytest.raises(SchemaMismatchError, match="different names"):
+    with pytest.raises(SchemaMismatchError, match="have a sequence_id, these have none"):
         merge([arm, other.select("task")], tmp_path / "out", union=True, columns=[{}, {"task": "other"}])
     for wrong in ({"prefixes": ["a"]}, {"prefixes": "ab"}, {"columns": [{}]}, {"columns": ["a", "b"]}):
         with pytest.raises(ValueError, match=next(iter(wrong))):

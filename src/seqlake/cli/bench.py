@@ -9,14 +9,17 @@ import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options, size
+from seqlake.errors import in_line
+from seqlake.spec.alignment import clock_of, on_clock
 
 if TYPE_CHECKING:
+    from seqlake.spec.schema import Schema
     from seqlake.training.loader import Loader
 
 
 @click.command()
 @_options.source
-@_options.columns_option("Which signals (default: all temporal columns).")
+@_options.columns_option("Which signals (default: all that a clock relates).")
 @click.option("--window", "steps", type=click.IntRange(min=1), default=16, show_default=True, help="Steps a window.")
 @click.option("--stride", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True)
@@ -43,7 +46,12 @@ def command(
 
     selection = _options.opened(source, where=where)
     schema = selection.schema
-    names = columns or [n for n in schema.names if schema[n].category == "temporal"]
+    names = columns or _signals(schema)
+    if not names:
+        raise click.UsageError(
+            f"Windows are of signals, and {in_line(source)} has none with a step for each of the clock; "
+            "`seqlake convert --sequence-id COLUMN --steps COLUMN` makes sequences of samples."
+        )
     spec = Window({name: range(steps) for name in names}, stride=stride)
     loader = Loader(selection, window=spec, batch_size=batch_size, shuffle=True, seed=0)
     plan = loader.plan()
@@ -61,6 +69,13 @@ def command(
         f"first batch after {facts['first_batch_seconds']:.3f} s\n\n{loader.report()}"
     )
     output.document(facts, text=text)
+
+
+def _signals(schema: Schema) -> list[str]:
+    """All temporal columns; those with times of their own only where a clock relates them to the others."""
+    temporal = [name for name in schema if schema[name].category == "temporal"]
+    clocked = clock_of(schema).rate is not None
+    return [name for name in temporal if clocked or on_clock(schema, name, None)]
 
 
 _SHOWN = 0.2  # seconds between two looks at the progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def _statistics(array: Any, *, most: int | None) -> dict[str, Any]:
     import numpy as np
 
     steps = np.asarray(array, np.float64)
-    steps = steps.reshape(len(steps), -1) if steps.ndim != 1 else steps[:, None]
+    steps = steps.reshape(len(steps), math.prod(steps.shape[1:]))
     dims = []
     for d in range(steps.shape[1])[:most]:
         curve = steps[:, d]

@@ -433,6 +433,8 @@ def init_there(
         raise DatasetExistsError(
             f"{place} has a {METADATA} already.", path=place, hint="Open it with sl.open, or edit that file."
         )
+    if format_of(place, storage) is not None:
+        raise not_a_dataset(place, storage)
     metadata = inference.infer(_plain_files(place, storage), known)
     if not dry_run:
         store.put(METADATA, metadata.to_json().encode(), if_absent=True)
@@ -633,7 +635,7 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
     if name is not None:
         return (
             f"it is a dataset of the format {name!r}",
-            f"Read it with sl.scan({place!r}), or convert it with sl.convert({place!r}, OUT).",
+            f"Read it with sl.scan({place!r}), or convert it first: sl.convert({place!r}, OUT), `seqlake convert`.",
         )
     if has_delta_log(place, storage):
         return "it is a Delta table", f"Open it with sl.open('delta:{place}')."

@@ -73,6 +73,21 @@ class Selection:
         selection._excerpt = excerpt  # noqa: SLF001 - its own class
         return selection
 
+    if not TYPE_CHECKING:  # type checkers know what a selection has
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what a verb of `Dataset` is for; anything else ends as it would."""
+            from seqlake.dataset.dataset import Dataset
+
+            if name.startswith("_") or hasattr(type(self), name) or not hasattr(Dataset, name):
+                return object.__getattribute__(self, name)
+            raise AttributeError(
+                f"{name!r} is for a whole Mixtrain dataset, sl.open(location).{name}; this is a Selection, which is "
+                f"only read. A dataset of another format is converted first: sl.convert(source, out).{name}.",
+                name=name,
+                obj=self,
+            )
+
     # ---- what `Readable` asks
 
     @property

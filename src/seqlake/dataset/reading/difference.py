@@ -108,7 +108,10 @@ def diff(first: Selection, second: Selection, /) -> Difference:
     """
     one, two = first.schema, second.schema
     if one.id is None or two.id is None:
-        raise SchemaMismatchError("Rows are compared by their ids, and these are samples without one.")
+        raise SchemaMismatchError(
+            "Rows are compared by their ids, and these are samples without one.",
+            hint="sl.convert(..., sequence_id=COLUMN) makes sequences of them.",
+        )
     common = [name for name in one.names if name in two and name != one.id]
     types = {name: (str(one[name]), str(two[name])) for name in common if str(one[name]) != str(two[name])}
     same = [name for name in common if one[name].logical == two[name].logical]

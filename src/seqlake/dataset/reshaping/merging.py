@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from seqlake.protocols import Readable
     from seqlake.spec.schema import Column, Schema
 
+_NO_ID = "Rows of a dataset have a sequence_id, these have none."
+_CONVERT = "Select the id column too; samples without one become sequences with sl.convert(..., sequence_id=COLUMN)."
+
 
 @takes(source=DATASET)
 def repack(
@@ -178,6 +181,8 @@ def _joined(
     if len(prefixes) not in {0, len(parts)} or isinstance(prefixes, str):
         raise ValueError(f"prefixes: expected a text for each of {len(parts)} datasets, found {prefixes!r}.")
     schemas = [part.schema for part in parts]
+    if any(schema.id is None for schema in schemas):
+        raise SchemaMismatchError(_NO_ID, hint=_CONVERT)
     renamed = [_renamed(schema, names) for schema, names in zip(schemas, _each(columns, schemas), strict=True)]
     schema = united([one for one, _ in renamed]) if union else renamed[0][0]
     for number, (one, _) in enumerate(renamed if not union else (), 1):
@@ -384,8 +389,8 @@ def whole(
     """
     if schema.id is None:
         raise SchemaMismatchError(
-            "Rows of a dataset have a sequence_id, these have none.",
-            hint="Select the id column too; samples without one become sequences with sl.convert.",
+            _NO_ID,
+            hint=_CONVERT,
         )
     opening.refuse_occupied(out, storage=storage)
     rehearsal.stop_here()

@@ -24,7 +24,7 @@ from seqlake.dataset.statistics.chunks import declared_shape, each, kept_dtype, 
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
 from seqlake.dataset.statistics.ranks import HISTOGRAMS, QuantileSearch, histograms, rank_of
 from seqlake.dataset.statistics.summary import ColumnStatistics, Statistics, finished
-from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
 from seqlake.files.checksums import digest_of, seal
 from seqlake.media import depth_levels
 from seqlake.spec.schema import is_number
@@ -347,7 +347,11 @@ def _look(excerpt: Excerpt, name: str, row: int, *, most: int) -> _Counted | Non
     counted: _Counted | None = None
     numbers = evenly(len(view), most)
     for start in range(0, len(numbers), _AT_ONCE):
-        frames = _thinned(view.decode(numbers[start : start + _AT_ONCE]))
+        try:
+            frames = _thinned(view.decode(numbers[start : start + _AT_ONCE]))
+        except DecodeError as error:
+            where = f"Column {name!r} of {excerpt[row].id!r}: {error.message}"
+            raise type(error)(where, path=error.path, hint=error.hint) from error
         if frames.dtype.kind == "f":
             raise ValidationError(
                 f"Column {name!r} has pictures of {frames.dtype}: expected 8 or 16 bits, whose values are counted.",

@@ -6,6 +6,7 @@ imported for them. The values are copied, so that a buffer may be used again aft
 
 from __future__ import annotations
 
+import math
 import operator
 from contextlib import suppress
 from pathlib import Path
@@ -166,7 +167,7 @@ def _steps(values: NDArray[Any], column: Column, *, nested: bool, where: str) ->
         wanted = ", ".join(map(str, shape)) or ", ".join("NMKLJ"[: levels - 2]) + ", D"
         raise SchemaMismatchError(f"{where}: expected shape [T, {wanted}], found {list(values.shape)}.")
     if nested and len(shape) > 1 and values.shape[1:] == shape:
-        return values.reshape(len(values), -1)
+        return values.reshape(len(values), math.prod(shape))
     if nested and values.ndim == 2 and column.dim in {None, values.shape[1]}:
         return values
     if not nested and values.ndim == 1:
