@@ -28,7 +28,8 @@ _SIDES = {
     "COMPARE_GREATERTHANOREQUALTO": ">=",
 }  # fmt: skip
 _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_ULP = 2.0**-22  # of float32, twice: bounds of single precision against constants of double
+_ULP = 2.0**-22  # of float32, twice: bounds of single precision against constants of double, integers against decimals
+_LEAST = 2.0**-149  # that float32 has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,10 +257,11 @@ def _may(low: Any, high: Any, sign: str, value: Any) -> bool:
     if isinstance(value, numbers) and isinstance(low, numbers) and isinstance(high, numbers):
         if isinstance(low, bool) or isinstance(high, bool):
             return True
-        if isinstance(low, float) or isinstance(high, float):
-            if sign in {">", ">="}:
-                return True  # NaN is above everything, and no bound tells of it
-            low, high = low - abs(low) * _ULP, high + abs(high) * _ULP
+        floating = isinstance(low, float) or isinstance(high, float)
+        if floating and sign in {">", ">="}:
+            return True  # NaN is above everything, and no bound tells of it
+        if floating or isinstance(value, float):  # DuckDB may compare rounded numbers
+            low, high = low - abs(low) * _ULP - _LEAST, high + abs(high) * _ULP + _LEAST
     elif type(value) is not type(low) or type(value) is not type(high):
         return True
     return bool({
