@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sqlite3
 import threading
 import time
@@ -19,6 +20,7 @@ from seqlake.cli import main
 from seqlake.errors import (
     CommitConflictError,
     DamagedTableError,
+    DatasetNotFoundError,
     TagExistsError,
     UnsupportedVersionError,
     VersionNotFoundError,
@@ -307,6 +309,32 @@ def test_names_belong_to_the_table_and_not_to_its_name(kind: str, tmp_path) -> N
     again.tag("v1")
     assert numbers(again, "v1") == []
     assert renamed.tags() == {"v1": first.id}
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "ducklake", "ducklake, sqlite"])
+def test_a_table_dropped_and_made_again_is_another_one(kind: str, tmp_path) -> None:
+    """Whoever has the first one open never sees, changes, names or vacuums the second."""
+    ds = create(kind, tmp_path)
+    still, carried = sl.open(ds.location), pickle.dumps(sl.open(ds.location))
+    owner = sl.open(ds.location)
+    owner.table.drop()
+    with pytest.raises(DatasetNotFoundError):
+        still.refresh()
+    create(kind, tmp_path).append([{"sequence_id": "new", "n": 10}])
+    again = sl.open(ds.location)
+    verbs: dict[str, Callable[[sl.Dataset], object]] = {
+        "refresh": lambda one: one.refresh(), "versions": lambda one: one.versions(), "tags": lambda one: one.tags(),
+        "tag": lambda one: one.tag("v1"), "append": lambda one: one.append([{"sequence_id": "mine", "n": 5}]),
+        "delete": lambda one: one.delete(ids=["ep_0"]), "rollback": lambda one: one.rollback(one.version),
+        "vacuum": lambda one: one.vacuum(older_than=timedelta(0)), "drop": lambda one: one.table.drop(),
+    }  # fmt: skip
+    for verb, do in verbs.items():
+        for opened in (lambda: still, lambda: pickle.loads(carried)):
+            with pytest.raises(DatasetNotFoundError, match="another one was made under its name") as refused:
+                do(opened())
+            assert "sl.open" in str(refused.value), verb
+    assert (again.tags(), len(again.versions())) == ({}, len(sl.open(ds.location).versions()))
+    assert numbers(ds) == [0, 1, 2, 3, 10]
 
 
 @contextmanager

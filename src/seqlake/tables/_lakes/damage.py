@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from seqlake.errors import DamagedTableError, SeqlakeError
+from seqlake.errors import DamagedTableError, DatasetNotFoundError, SeqlakeError
 from seqlake.files.room import without_room
 
 if TYPE_CHECKING:
@@ -46,3 +46,12 @@ def as_damage(place: str, /) -> Iterator[None]:
             path=place,
             hint="If another client reads it, it has something that is not supported here; else restore its metadata.",
         ) from error
+
+
+def replaced(place: str, /) -> DatasetNotFoundError:
+    """The error that the table of an open dataset was dropped, and another one has its name now."""
+    return DatasetNotFoundError(
+        f"{place}: the table that was opened is gone, and another one was made under its name.",
+        path=place,
+        hint="Open that one with sl.open.",
+    )

@@ -15,6 +15,7 @@ from seqlake.files.credentials import Storage
 from seqlake.files.stores import list_without_links, open_store
 from seqlake.shards.memory import ArrowShard
 from seqlake.spec.schema import comparable
+from seqlake.tables._lakes.damage import replaced
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
 from seqlake.tables._lakes.naming import TagFiles
 from seqlake.tables.ducklake import evolving, expiring, history, reading, restoring, texts, types, writing
@@ -57,12 +58,14 @@ class DuckLakeEngine(LakeEngine):
         self._storage = None if storage is None else Storage(storage)
         self._files: DataFiles | None = None
         self._folder: str | None = None
+        self._uuid: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"address": self.address, "root": self._root, "storage": self._storage}
+        return {"address": self.address, "root": self._root, "storage": self._storage, "uuid": self._uuid}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["address"], state["root"], storage=state["storage"])  # type: ignore[misc]  # the rest is derived
+        self._uuid = state["uuid"]
 
     def __repr__(self) -> str:
         return f"DuckLakeEngine({str(self.address)!r})"
@@ -79,7 +82,9 @@ class DuckLakeEngine(LakeEngine):
             place = reading.find(session, address)
         root = address.data_path or here(place.data_path, address)
         refuse_elsewhere(address, root, storage=storage)
-        return cls(address, root, storage=storage)
+        engine = cls(address, root, storage=storage)
+        engine._uuid = place.uuid
+        return engine
 
     @property
     def named_by(self) -> str | None:
@@ -274,7 +279,12 @@ class DuckLakeEngine(LakeEngine):
         return self._files
 
     def _place(self, session: Session) -> CatalogTable:
-        return reading.find(session, self.address)
+        """The table that was opened: one that has its name after it was dropped is another one."""
+        place = reading.find(session, self.address)
+        self._uuid = self._uuid or place.uuid
+        if place.uuid != self._uuid:
+            raise replaced(str(self.address))
+        return place
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Session, CatalogTable]]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from seqlake.errors import DatasetNotFoundError
 from seqlake.files.stores import open_store
 from seqlake.tables._lakes import types
+from seqlake.tables._lakes.damage import replaced
 from seqlake.tables.iceberg import history, schemas
 from seqlake.tables.iceberg.addresses import file_options
 from seqlake.tables.iceberg.fenced import FencedIO, place_of, refuse_elsewhere
@@ -64,10 +65,12 @@ class OpenTable:
 
     def __init__(self, address: IcebergAddress, /, *, table: Table | None = None) -> None:
         self.address = address
+        self._uuid: Any = None
         self._forget()
         if table is not None:
             # A copy: what its owner sees is refreshed when they say so.
             self._table, self._pid = copy(table), os.getpid()
+            self._uuid = table.metadata.table_uuid
 
     def _forget(self) -> None:
         self._pid = 0
@@ -78,10 +81,10 @@ class OpenTable:
         self.indexed: list[KnowsOffsets] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"address": self.address}
+        return {"address": self.address, "uuid": self._uuid}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.address = state["address"]
+        self.address, self._uuid = state["address"], state["uuid"]
         self._forget()
 
     def __repr__(self) -> str:
@@ -91,7 +94,7 @@ class OpenTable:
         """The table as it is now.
 
         Raises:
-            DatasetNotFoundError: The catalog has no such table.
+            DatasetNotFoundError: The catalog has no such table, or another one under the name of the one first loaded.
             UnsafeReferenceError: It lies away from a catalog in a local file, and `allow_outside` was not given.
         """
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
@@ -108,7 +111,15 @@ class OpenTable:
                 path=self.address.name,
                 hint="Create it with sl.create(address, schema).",
             ) from None
+        except ValueError:  # what a refresh makes of another table's metadata, among others
+            there = self.address.open_catalog().load_table(self.address.identifier)
+            if self._uuid in {None, there.metadata.table_uuid}:
+                raise
+            raise replaced(self.address.name) from None
         table: Table = self._table
+        self._uuid = self._uuid or table.metadata.table_uuid
+        if table.metadata.table_uuid != self._uuid:
+            raise replaced(self.address.name)
         if not self.address.storage.allows("allow_outside"):
             root = place_of(table.location())
             refuse_elsewhere(self.address.properties, self.address.name, root)
