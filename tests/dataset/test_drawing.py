@@ -65,7 +65,10 @@ def test_every_letter_has_a_look_of_its_own() -> None:
     assert len({canvas.ink(one, size=20).tobytes() for one in alphabet}) == len(alphabet)
     assert not canvas.ink(" ").any()
     assert np.array_equal(canvas.ink("ǻ"), canvas.ink("a"))
-    assert np.array_equal(canvas.ink("中"), canvas.ink("\U0001f600"))  # a frame
+    frame = canvas.ink("中")
+    for one in "\U0001f600ﬁⅣ⑩㎏⅟≢≰":  # no mark makes these of others, and no part of them is them
+        assert np.array_equal(canvas.ink(one), frame), one
+    assert np.array_equal(canvas.ink("Mu\u0308nchen o\u031b\u0323"), canvas.ink("München o"))  # as a Mac names files
     assert canvas.ink("").shape == (canvas.line_height(), 0)
 
 

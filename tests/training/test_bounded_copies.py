@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,7 @@ def test_the_least_is_true(shuffle, folder, tail, tmp_path) -> None:
     assert epochs(loader(least), loader(None), passes=3) > 100
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shards=st.integers(1, 9),
     rows=st.integers(1, 6),
@@ -153,7 +154,15 @@ def test_an_order_is_refused_before_its_first_batch_or_comes_as_it_is(
     try:
         next(iter(loader))
     except CacheTooSmallError as refused:
-        assert "is the least that works" in str(refused)  # noqa: PT017 - either is right
+        least = int(re.search(r"(\d+) bytes is the least that works", str(refused))[1])
+        assert least > cache.nbytes
+        again = [
+            sl.Loader(source, **options, cache=replace(cache, limit=size)).tail(tail) for size in (least - 1, least)
+        ]
+        for one in (*again, unlimited):
+            one.load_state_dict(state)
+        assert least_of(again[0]) == least
+        epochs(again[1], unlimited)
         return
     for one in (loader, unlimited):
         one.load_state_dict(state)

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Schema
 
+_OF_DATASETS = """
+    add_column adopt append collect convert_units declare delete diff drop_column fold lagging open_for_changes refresh
+    rename_column rollback set_metadata set_type source tag tags unfolded untag update upsert vacuum validate version
+    versions widen_column writer
+"""  # what a Dataset has besides
+
 
 class Selection:
     """Some rows and columns of a source, in order; itself something that can be read, trained on and converted.
@@ -77,9 +83,7 @@ class Selection:
 
         def __getattr__(self, name: str) -> Any:
             """Say what a verb of `Dataset` is for; anything else ends as it would."""
-            from seqlake.dataset.dataset import Dataset
-
-            if name.startswith("_") or hasattr(type(self), name) or not hasattr(Dataset, name):
+            if hasattr(type(self), name) or name not in _OF_DATASETS.split():
                 return object.__getattribute__(self, name)
             raise AttributeError(
                 f"{name!r} is for a whole Mixtrain dataset, sl.open(location).{name}; this is a Selection, which is "

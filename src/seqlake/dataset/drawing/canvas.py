@@ -59,11 +59,14 @@ class _Face:
 
     def text(self, text: str) -> list[_Letter]:
         """Its letters; what has none is read without its marks, and else an empty frame."""
-        return [self.letters.get(one) or self.letters.get(_bare(one)) or self.unknown for one in in_line(text)]
+        whole = [one for one in unicodedata.normalize("NFC", in_line(text)) if not unicodedata.combining(one)]
+        return [self.letters.get(one) or self.letters.get(_bare(one)) or self.unknown for one in whole]
 
 
 def _bare(one: str) -> str:
-    return unicodedata.normalize("NFKD", one)[0]
+    """A letter without its marks. What would be another text without them, `≢`, or by half, `ﬁ` and `⑩`, stays."""
+    base = unicodedata.normalize("NFD", one)[0]
+    return base if base.isalpha() else one
 
 
 def _frame(rows: int, ascent: int) -> _Letter:
