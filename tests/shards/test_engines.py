@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
 ENGINES = ("lance", "vortex")
+POOLS: list[pa.MemoryPool] = []  # kept: an engine's threads may give bytes back to them late
 
 
 def write(engine: str, table: pa.Table, schema: Schema, path: Path, **options: Any) -> Any:
@@ -407,3 +408,27 @@ def test_what_is_said_of_a_file_is_compared_with_itself(tmp_path: Path, engine: 
 def many_steps(index: OffsetIndex, rows: int) -> dict[str, Any]:
     """The index of a file that had so many rows."""
     return {name: replace(entry, steps=np.zeros(rows, np.int32)) for name, entry in index.columns.items()}
+
+
+@pytest.mark.parametrize("order", ["training", pytest.param("archive", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_writer_holds_no_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, order: str) -> None:
+    """Arrow's bytes, those that the engine took over among them: far fewer than the file has."""
+    pytest.importorskip(engine)
+    monkeypatch.setattr(layout, "ROW_GROUP", 1 << 20)
+    usual, schema = pa.default_memory_pool(), sl.Schema({"action": sl.Trajectory(dim=4)})
+    pool = pa.proxy_memory_pool(usual)
+    POOLS.append(pool)
+    numbers = np.random.default_rng(0).random((8_000, 4)).astype(np.float32)
+    cells = pa.FixedSizeListArray.from_arrays(numbers.reshape(-1), 4)
+    pa.set_memory_pool(pool)
+    try:
+        writer = load("shard_formats", engine).create(tmp_path / f"x.{engine}", schema, layout=order)
+        for number in range(512):  # of 128 KB each
+            action = pa.ListArray.from_arrays(pa.array([0, 8_000], pa.int32()), cells.take(pa.array(range(8_000))))
+            writer.write(pa.record_batch({"sequence_id": [f"ep_{number}"], "action": action}))
+        written = writer.close()
+    finally:
+        pa.set_memory_pool(usual)
+    assert written.rows == 512
+    assert pool.max_memory() < 24 << 20  # of 64 MiB

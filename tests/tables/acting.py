@@ -1,0 +1,95 @@
+"""Writers that act once on a dataset and may die of it, see `dying.c`: `acting.py PLACE FOLDER ACTION`.
+
+Run with the library preloaded. Each line that comes is the step that the next one dies before, -1 for none; what became
+of it is answered in JSON. They are forked off a process that has used no library with threads: cheaper than a start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import traceback
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import seqlake as sl
+
+
+def row(number: int) -> dict[str, Any]:
+    """A sequence, the same for the same number."""
+    random = np.random.default_rng(number)
+    return {
+        "sequence_id": f"ep_{number}",
+        "task": ["pick", None][number % 2],
+        "reward": float(number),
+        "action": random.random((number % 7, 3)).astype(np.float32),
+    }
+
+
+def prepare(place: str, shards: str | None) -> None:
+    """Versions of six sequences, of which one is deleted, and one that nothing needs any more."""
+    schema = {"task": pa.string(), "reward": pa.float64(), "action": sl.Trajectory(dim=3)}
+    ds = sl.create(place, sl.Schema(schema), shards=shards)
+    for number in range(0, 6, 2):
+        ds.append([row(number), row(number + 1)])
+    ds.delete(ids=["ep_1"])
+
+
+def added(ds: Any) -> None:
+    ds.add_column("length", pa.int64(), sql="len(action)")
+
+
+ACTIONS = {
+    "append": lambda ds: ds.append([row(6), row(7)]),
+    "delete": lambda ds: ds.delete(ids=["ep_0", "ep_2", "ep_3"]),
+    "update": lambda ds: ds.update([{"sequence_id": "ep_4", "reward": 44.0}]),
+    "upsert": lambda ds: ds.upsert([row(6), {**row(5), "reward": 55.0}]),
+    "add_column": added,
+    "rename_column": lambda ds: ds.rename_column("reward", "score"),
+    "drop_column": lambda ds: ds.drop_column("task"),
+    "compact": sl.compact,
+    "rollback": lambda ds: ds.rollback(ds.versions()[2]),
+    "tag": lambda ds: ds.tag("paper"),
+    "vacuum": lambda ds: ds.vacuum(older_than=timedelta(0)),
+}
+
+
+def act(place: str, folder: str, action: str, at: int, out: int) -> None:
+    """Open, act, say so."""
+    library = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    ds = sl.open(place)
+    library.dying_arm(folder.encode(), ctypes.c_long(at))
+    ACTIONS[action](ds)
+    os.write(out, b"done %d" % library.dying_steps())
+
+
+def main(place: str, folder: str, action: str) -> None:
+    """A writer for each line."""
+    for line in sys.stdin:
+        hearing, saying = os.pipe()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                act(place, folder, action, int(line), saying)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(saying)
+        with os.fdopen(hearing) as pipe:
+            said = pipe.read().split()
+        _, status = os.waitpid(child, 0)
+        failed = os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
+        answer = {"killed": os.WIFSIGNALED(status), "failed": failed, "steps": int(said[1]) if said else None}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,135 @@
+"""A writer whose shards or commits native code makes, killed before every system call that changes a file.
+
+Kills through our own seams (`test_kill.py`) do not reach these: here libc is in between (`dying.c`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import seqlake as sl
+from seqlake.errors import DamagedTableError
+from seqlake.testing.oracle.crashes import fresh_copy
+
+from ..counting import many, tell  # noqa: TID252 - tests are no package that could be named
+from .acting import ACTIONS, prepare, row
+
+HOMES = {"lance shards": ("{}", "lance"), "vortex shards": ("{}", "vortex"), "lance table": ("lance:{}", None)}
+ACTING = Path(__file__).with_name("acting.py")
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="needs libc and a compiler")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: Any) -> Path:
+    made = Path(tmp_path_factory.mktemp("dying"), "dying.so")
+    source = Path(__file__).with_name("dying.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
+    return made
+
+
+class Writers:
+    """Of one action on copies of one dataset."""
+
+    def __init__(self, home: str, action: str, folder: Path, library: Path) -> None:
+        place, shards = HOMES[home]
+        pytest.importorskip(home.partition(" ")[0])
+        self.base, self.work, self.action = folder / "base", folder / "work", action
+        self.place = place.format(self.work)
+        prepare(place.format(self.base), shards)
+        command = [sys.executable, str(ACTING), self.place, str(self.work), action]
+        environment = {**os.environ, "LD_PRELOAD": str(library), "RUST_BACKTRACE": "0"}
+        self._zygote = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        fresh_copy(self.base, self.work)
+        self.before = self.rows()
+        self.steps = self.run(-1)["steps"]
+        self.after = self.rows()
+
+    def run(self, at: int) -> dict[str, Any]:
+        """What became of a writer that was to die before this step."""
+        fresh_copy(self.base, self.work)
+        assert self._zygote.stdin is not None
+        assert self._zygote.stdout is not None
+        print(at, file=self._zygote.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._zygote.stdout.readline())
+        assert not answer["failed"], "the writer raised; its traceback is on stderr"
+        return answer
+
+    def rows(self, **options: Any) -> list[dict[str, Any]]:
+        """By id."""
+        return by_id(sl.open(self.place, **options).to_arrow())
+
+    def check(self, acknowledged: bool) -> None:
+        """All of it, or nothing; every version that is listed can be read; the next writer goes on."""
+        here = self.rows()
+        assert here == self.after or (not acknowledged and here == self.before)
+        ds = sl.open(self.place)
+        assert ds.validate(depth="rows").ok
+        for version in ds.versions():
+            try:
+                assert len(self.rows(version=version)) == version.rows
+            except DamagedTableError:  # Lance removes what an expired version needs before the version
+                assert (self.action, version.id < ds.versions()[-1].id) == ("vacuum", True)
+        ds.append([row(100)])
+        ds.vacuum(older_than=timedelta(0))
+        there = self.rows()
+        assert [one for one in there if one["sequence_id"] != "ep_100"] == here
+        assert len(there) == len(here) + 1
+        for version in sl.open(self.place).versions():
+            self.rows(version=version)
+        if self.place.startswith("lance:"):
+            import lance
+
+            assert by_id(lance.dataset(str(self.work)).to_table()) == there
+
+    def close(self) -> None:
+        self._zygote.communicate(timeout=60)
+
+
+def by_id(table: Any) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda one: one["sequence_id"])
+
+
+def killed(home: str, action: str, folder: Path, library: Path, *, share: float) -> tuple[int, int]:
+    """Kills and steps; with a share below 1 some of the steps, the last ones among them."""
+    writers = Writers(home, action, folder, library)
+    try:
+        steps = range(writers.steps + 1)
+        chosen = sorted(random.Random(action).sample(steps, max(1, round(share * len(steps)))))
+        kills = 0
+        for at in chosen:
+            outcome = writers.run(at)
+            kills += outcome["killed"]
+            try:
+                writers.check(acknowledged=not outcome["killed"])
+            except Exception as error:
+                raise AssertionError(f"killed before step {at} of {writers.steps}: {error!r}") from error
+        return kills, writers.steps
+    finally:
+        writers.close()
+
+
+def test_killed_while_it_appends_to_a_lance_table(tmp_path: Path, library: Path) -> None:
+    kills, steps = killed("lance table", "append", tmp_path, library, share=0.06)
+    assert (kills > 0, steps > 20) == (True, True)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_killed_before_every_call(home: str, action: str, tmp_path: Path, library: Path) -> None:
+    kills, steps = killed(home, action, tmp_path, library, share=many(1000) / 1000)
+    tell(killed=f"{home}, {action}", kills=kills, steps=steps)
+    print(f"{home}, {action}: {kills} kills, {steps} calls")
+    assert kills > 1
