@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import urllib.request
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ import pytest
 import seqlake as sl
 from seqlake.abilities import HasBounds, ability
 from seqlake.dataset.reshaping import merging
-from seqlake.errors import DatasetNotFoundError, ReadOnlyError, SchemaMismatchError
+from seqlake.errors import DamagedTableError, DatasetNotFoundError, ReadOnlyError, SchemaMismatchError
 from seqlake.files.stores import open_store
 from seqlake.tables import standalone
 from seqlake.testing import oracle
@@ -400,6 +401,46 @@ def test_files_at_the_root_move_into_data_when_they_are_adopted(tmp_path):
     # What lies there without our log says the same.
     Path(tmp_path, "_seqlake").rename(tmp_path.parent / "log")
     assert sorted(sl.open(tmp_path).to_arrow()["sequence_id"].to_pylist()) == ["b", "c", "d"]
+
+
+ODD = [
+    "a", "b c", "é", "x=y", "50%", "a%20b", "a%2Fb", "%", "%zz", "%E4", "it's", "", "#?&+*[1]", NULL, "..dots", " ",
+    "+", "~", "日本", '"',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("escaped", [True, False])
+def test_a_folder_in_a_bucket_says_what_it_says_on_disk(escaped, tmp_path, s3_bucket):
+    """Names of any kind, keys that consoles leave for folders, and a file that comes between two looks."""
+    address, storage = f"{s3_bucket.uri}/odd", s3_bucket.storage
+    store = open_store(address, storage=storage)
+    for number, value in enumerate(ODD):
+        name = quote(value, safe="") if escaped and value != NULL else value
+        put(tmp_path, f"data/p={name}/k={number % 3}/{number}.parquet", rows(f"ep {number}"))
+    declare(tmp_path)
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        store.put(path.relative_to(tmp_path).as_posix(), path)
+    for key in ("data/", "data/p=a/", "data/p=gone/k=1/"):
+        url = f"{storage['endpoint']}/{s3_bucket.uri.removeprefix('s3://')}/odd/{quote(key)}"
+        urllib.request.urlopen(urllib.request.Request(url, b"", method="PUT"), timeout=10).close()
+    query = "SELECT sequence_id, p, k FROM dataset ORDER BY 1"
+    here, there = sl.open(tmp_path), sl.open(address, storage=storage)
+    assert (
+        there.sql(query).fetchall()
+        == here.sql(query).fetchall()
+        == sl.scan(address, storage=storage).sql(query).fetchall()
+    )
+    if escaped:
+        assert {p for _, p, _ in there.sql(query).fetchall()} == {None, *ODD} - {NULL}
+    put(tmp_path, "late.parquet", rows("late"))
+    store.put("data/p=a/k=0/late.parquet", tmp_path / "late.parquet")
+    assert len(there.to_arrow()) == len(ODD)  # as it was opened
+    assert len(sl.open(address, storage=storage)) == len(ODD) + 1
+    store.delete(["data/p=a/k=0/late.parquet", "data/p=a/k=0/0.parquet"])
+    with pytest.raises(
+        DamagedTableError, match=r"it held data/p=a/k=0/0\.parquet .* found nowhere\. Open the folder again"
+    ):
+        there.to_arrow()
 
 
 def test_files_at_the_root_of_a_bucket(tmp_path, s3_bucket):

@@ -146,9 +146,16 @@ class PlacedBlob:
     def _nowhere(self, other: Blob | None = None) -> DamagedTableError | VersionNotFoundError:
         log = Log(self._store)
         newest = log.newest()
+        where = "nowhere" if other is None else f"with {other.size} bytes at {other.location}"
+        if self._version < 0:  # a folder without a log
+            return DamagedTableError(
+                f"{log.root}: when the folder was opened it held {self._name} of {self._nbytes} bytes, which was found "
+                f"{where}.",
+                path=log.root,
+                hint="Open the folder again to see what it holds now, or restore the file.",
+            )
         if not newest.is_readable(self._version):
             return log.not_found(self._version, newest)
-        where = "nowhere" if other is None else f"with {other.size} bytes at {other.location}"
         return DamagedTableError(
             f"{log.root}: version {self._version} needs the shard {self._name} of {self._nbytes} bytes; it was found "
             f"{where}. Something other than seqlake removed or overwrote it.",
