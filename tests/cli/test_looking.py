@@ -279,7 +279,7 @@ def places(dataset, tmp_path) -> dict[str, Path]:
 
 
 def test_every_option_that_names_columns_is_among_these(dataset, places) -> None:
-    context = click.Context(commands)
+    context = click.Context(commands, **commands.context_settings)  # a command keeps its first --help
     expected, given = set(), set()
     for name in commands.list_commands(context):
         command = commands.get_command(context, name)

@@ -102,7 +102,7 @@ READING = {
 
 
 def test_every_command_that_commits_takes_a_message() -> None:
-    context = click.Context(commands)
+    context = click.Context(commands, **commands.context_settings)  # a command keeps its first --help
     taking = {
         name
         for name in commands.list_commands(context)
