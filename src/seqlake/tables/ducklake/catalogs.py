@@ -284,6 +284,10 @@ class DuckdbCatalog(_FileCatalog):
                 path=self.address.target,
                 hint="No DuckLake has such SQL; do not use this catalog unless you know why it does.",
             ) from error
+        except RuntimeError as error:
+            if str(error) == "Query interrupted":  # what DuckDB makes of Ctrl-C
+                raise KeyboardInterrupt from error
+            raise
         finally:
             connection.close()
 
