@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -176,3 +178,14 @@ print(ended, kept.fetchall() if kept else [(11,)], len(ds.where("n > 3")))
         [sys.executable, "-c", code, arm.root, relation], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.stdout, done.returncode) == ("7 [(11,)] 7\n", 0), done.stderr
+
+
+def test_ctrl_c_into_a_question_is_ctrl_c(arm: sl.Dataset) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        answers(Excerpt.of(arm), "SELECT count(*) FROM range(1000000000) a, dataset WHERE hash(a.range) = n")
+    timer.join()
+    assert len(arm.where("n < 3")) == 3

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import duckdb
@@ -58,6 +59,23 @@ def on_end(close: Callable[[], None], /) -> Callable[[], None]:
 @on_end
 def _end() -> None:
     _shared.clear()  # not `close`: that would close connections that somebody still reads from
+
+
+@contextmanager
+def ctrl_c() -> Iterator[None]:
+    """DuckDB makes a bare `RuntimeError` of Ctrl-C while it answers; here it is Ctrl-C again.
+
+    Example:
+        >>> with ctrl_c():
+        ...     connect().execute("SELECT 40 + 2").fetchone()
+        (42,)
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":
+            raise KeyboardInterrupt from error
+        raise
 
 
 def connect(

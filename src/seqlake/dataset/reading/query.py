@@ -460,7 +460,8 @@ class _Connection:
     def run(self, call: Callable[[], Any]) -> Any:
         """Call DuckDB; what it refuses is a `QueryError`, and rows that cannot be read keep their error."""
         try:
-            return call()
+            with sandbox.ctrl_c():
+                return call()
         except self._duckdb.Error as error:
             if self._damage:
                 raise self._damage[0] from None

@@ -274,20 +274,17 @@ class DuckdbCatalog(_FileCatalog):
             raise self._missing()
         connection = self._connected(read_only=read_only)
         try:
-            connection.execute("BEGIN")
-            _refuse_views(Session(connection, "duckdb"), self.address)
-            yield connection
-            connection.execute("COMMIT")
+            with sandbox.ctrl_c():
+                connection.execute("BEGIN")
+                _refuse_views(Session(connection, "duckdb"), self.address)
+                yield connection
+                connection.execute("COMMIT")
         except duckdb.PermissionException as error:
             raise UnsafeReferenceError(
                 f"{self.address}: the catalog's own SQL tried to reach outside of it ({str(error).splitlines()[0]}).",
                 path=self.address.target,
                 hint="No DuckLake has such SQL; do not use this catalog unless you know why it does.",
             ) from error
-        except RuntimeError as error:
-            if str(error) == "Query interrupted":  # what DuckDB makes of Ctrl-C
-                raise KeyboardInterrupt from error
-            raise
         finally:
             connection.close()
 
