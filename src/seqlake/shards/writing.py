@@ -150,8 +150,8 @@ class RowGroupWriter:
         self._tail = []
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        unknown = [name for name in batch.schema.names if name not in self._schema]
-        if unknown or len(set(batch.schema.names)) < len(batch.schema.names):
+        given = set(batch.schema.names)
+        if not given.issubset(self._schema) or len(given) < len(batch.schema.names):
             raise SchemaMismatchError(
                 f"Expected columns among {self._schema.names}, each once, found {batch.schema.names}.",
                 hint="Add new columns to the dataset first (`add_column`), or leave them out.",

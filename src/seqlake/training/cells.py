@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -247,7 +248,7 @@ class ColumnStore(ABC):
         self.origins = np.zeros(shards, dtype=np.int64)
         self.harms: dict[int, list[Harm]] = {}
         self._shard_of = np.repeat(np.arange(shards), np.diff(survey.first_rows))
-        names = [track.column for track in survey.tracks] + list(survey.cells)
+        names = [*map(attrgetter("column"), survey.tracks), *survey.cells]
         names += [name for name in survey.times if is_list(schema[name].arrow) or schema[name].raw]
         self.cells = {
             name: StepColumn(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
@@ -256,7 +257,7 @@ class ColumnStore(ABC):
         self._id = schema.id
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
         self.values = {name: SingleColumn(name, rows=rows) for name in singles}
-        media = [track.column for track in survey.framed] + [span.column for span in survey.sounds]
+        media = map(attrgetter("column"), (*survey.framed, *survey.sounds))
         beside = [name for name in media if schema[name].category == "file"]
         beside += [name for name in survey.times if name not in self.cells and name not in self.values]
         self.beside = {name: SingleColumn(name, rows=rows) for name in beside}

@@ -12,6 +12,7 @@ import zlib
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -129,26 +130,12 @@ def unpack_texts(packed: bytes | memoryview, /) -> list[str] | None:
 def encode(rows: Iterable[IndexRow], /) -> bytes:
     """The bytes of an index file, uncompressed so that it can be mapped."""
     listed = list(rows)
-    batch = pa.record_batch(
-        [
-            pa.array([row.shard for row in listed], pa.string()),
-            pa.array([row.rows for row in listed], pa.int64()),
-            pa.array([row.nbytes for row in listed], pa.int64()),
-            pa.array([row.ids for row in listed], pa.binary()),
-            pa.array([row.index for row in listed], pa.binary()),
-            pa.array(
-                [[{"path": f.path, "size": f.size, "sha256": f.sha256} for f in row.files] for row in listed],
-                _COLUMNS.field("files").type,
-            ),
-            pa.array(
-                [[{"path": p, "size": s, "etag": e} for p, s, e in row.references] for row in listed],
-                _COLUMNS.field("references").type,
-            ),
-        ],
-        schema=_COLUMNS,
-    )
-    if any(row.texts for row in listed):
-        batch = batch.append_column(_TEXTS, pa.array([row.texts for row in listed], pa.binary()))
+    cells = {name: list(map(attrgetter(name), listed)) for name in (*_COLUMNS.names, _TEXTS.name)}
+    cells["files"] = [list(map(attrgetter("path", "size", "sha256"), files)) for files in cells["files"]]
+    texts = cells.pop(_TEXTS.name)
+    batch = pa.RecordBatch.from_pydict(cells, schema=_COLUMNS)
+    if any(texts):
+        batch = batch.append_column(_TEXTS, pa.array(texts, pa.binary()))
     return _to_file(_with_checksums(batch))
 
 
@@ -198,17 +185,14 @@ class _Rows:
     def standing(self, at: int) -> Standing:
         """Whether a row is as it was written."""
         if at not in self._standing:
-            self._standing[at] = self._compared(at)
+            try:
+                checksum = _checksum(self._columns, at)
+            except _DAMAGE:
+                self._standing[at] = "damaged"
+            else:
+                written = None if self._checksums is None else self._checksums[at].as_py()
+                self._standing[at] = "unsealed" if written is None else "sound" if checksum == written else "damaged"
         return self._standing[at]
-
-    def _compared(self, at: int) -> Standing:
-        try:
-            checksum = _checksum(self._columns, at)
-        except _DAMAGE:
-            return "damaged"
-        if self._checksums is None:
-            return "unsealed"
-        return "sound" if checksum == self._checksums[at].as_py() else "damaged"
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

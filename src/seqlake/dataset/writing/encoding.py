@@ -183,7 +183,7 @@ def encoded(
             frame = _still(value, column, size=_declared(column), where=where)
             return _image_file(frame, column, path())
         frames = cell_of(schema, name, encoding=encoding.of(name), scratch=path, keep=lambda file: file)
-        times = _times(values.get(stamps), where) if is_video(column) and (stamps := stamps_of(column)) else None
+        times = _times(values.get(stamps), where) if is_video(column) and (stamps := column.timestamps) else None
         try:
             pictures = (
                 as_array(value, where=where) if is_clouds(column) and _is_array(value) else _pictures(value, where)
@@ -222,11 +222,6 @@ def _fill(frames: FramesCell, pictures: Iterable[object], times: list[int] | Non
     return count
 
 
-def stamps_of(column: Column, /) -> str | None:
-    """The column that holds the times of this one's samples, if it names one."""
-    return column.timestamps
-
-
 def _grey_of(column: Column) -> str:
     """The pixels of a video whose frames are numbers of one channel; empty of others."""
     declared = None if column.type is None else column.type.pixel_format
@@ -235,7 +230,8 @@ def _grey_of(column: Column) -> str:
 
 def takes_frames(column: Column, /) -> bool:
     """Whether a column may be given pictures to encode: a video, images of the steps, one image."""
-    return is_video(column) or column.category == "frames" or _is_image_file(column) or is_cloud(column)
+    one_file = column.medium in {"video", "image", "3d"} and (column.inline or _is_path(column))
+    return one_file or column.category == "frames"
 
 
 def holds_frames(column: Column, value: object, /) -> bool:
@@ -286,7 +282,7 @@ class _VideoCell:
             encoding = replace(encoding, pixel_format=self._grey)
         self._encoding = encoding
         self._scratch = scratch
-        self._stamps = stamps_of(column)
+        self._stamps = column.timestamps
         self._rate = None if self._stamps else own_rate(column) or clock_of(schema).rate
         self._size = _declared(column)
         self._first: int | None = None

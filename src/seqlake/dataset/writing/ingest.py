@@ -148,26 +148,27 @@ class Widths:
         Raises:
             ValidationError: Some are.
         """
-        there = [name for name in self.names if name in cells]
-        widths = {name: pc.min_max(pc.list_value_length(cells[name].flatten())).as_py() for name in there}
-        widths = {name: one for name, one in widths.items() if one["min"] is not None}
-        for name, one in widths.items():
-            low, high = one["min"], one["max"]
+        widths: dict[str, int | None] = {}
+        for name in self.names:
+            bounds = pc.min_max(pc.list_value_length(cells[name].flatten())).as_py() if name in cells else {}
+            low, high = bounds.get("min"), bounds.get("max")
+            if low is None:
+                continue
             known = self.of(name)
-            first = low if known is None else known
+            first = widths[name] = low if known is None else known
             if low != first or high != first:
                 raise ValidationError(
                     f"{where}, column {name!r}: expected {first} numbers a step as in the rows before, found "
                     f"{high if low == first else low}.",
                     hint=f"All sequences of a signal have one dimension; declare it, as in sl.Trajectory(dim={first}).",
                 )
-        self._known |= {name: one["min"] for name, one in widths.items()}
+        self._known |= widths
 
 
 def undeclared(schema: Schema, /) -> list[str]:
     """The signals, [T, D], that do not declare how many numbers a step has."""
-    columns = (schema[name] for name in schema)
-    return [c.name for c in columns if c.category == "temporal" and c.nested and not c.deep and c.dim is None]
+    columns = schema.items()
+    return [n for n, c in columns if c.category == "temporal" and c.nested and not c.deep and c.dim is None]
 
 
 def first_width(source: Readable, name: str, /) -> int | None:

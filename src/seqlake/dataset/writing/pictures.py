@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from seqlake.dataset.writing.encoding import Encodings, encoded, stamps_of
+from seqlake.dataset.writing.encoding import Encodings, encoded
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.media import format_of, image
@@ -98,7 +98,7 @@ class Pictures:
         if self.forms[column.name] == "files":
             kind = Image(format=column.type.get("format"), frames="files", fps=column.type.get("fps"), **kept)
         else:
-            rate = None if stamps_of(column) else _plain(self._rate(schema, column))
+            rate = None if column.timestamps else _plain(self._rate(schema, column))
             kept.pop("channels", None)  # a video has colours
             kind = Video(fps=rate, codec=self.encoding.of(column.name).produces, **kept)
         return replace(column, type=kind, arrow=kind.arrow)
@@ -148,7 +148,7 @@ class Pictures:
             return None  # there is no video without a frame
         where = f"Sequence {key!r}, column {name!r}"
         values: dict[str, Any] = {name: _decoded(pictures, schema[name].type, where)}
-        stamps = stamps_of(schema[name])
+        stamps = schema[name].timestamps
         if stamps is not None and stamps in batch.schema.names:
             times = batch.column(stamps)[row]
             values[stamps] = times.as_py() if times.is_valid else None

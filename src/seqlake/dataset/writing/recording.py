@@ -17,7 +17,7 @@ import pyarrow as pa
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.conforming import too_large
-from seqlake.dataset.writing.encoding import cell_of, encoded, is_video, stamps_of
+from seqlake.dataset.writing.encoding import cell_of, encoded, is_video
 from seqlake.dataset.writing.ingest import RowBuffer, prepare
 from seqlake.dataset.writing.staging import ShardShape, Staging, clear_errors
 from seqlake.dataset.writing.values import as_array, cell
@@ -346,7 +346,7 @@ class Recording:
         if self._on_full == "drop":
             self._paces.check_droppable(groups, where)
         tracks = {name: self._track(name) for name in columns}
-        times = {n: columns.get(stamps) for n in columns if (stamps := stamps_of(self._schema[n]))}
+        times = {n: columns.get(stamps) for n in columns if (stamps := self._schema[n].timestamps)}
         checked = {n: tracks[n].check(v, f"{where}, column {n!r}", time=times.get(n)) for n, v in columns.items()}
         full = [name for name, value in checked.items() if not tracks[name].has_room(value)]
         if full and self._on_full == "error":
@@ -522,4 +522,4 @@ class _Paces:
 
     def _pace(self, name: str, *, on_clock: bool) -> str:
         """Nothing for the clock; the column of its times, or its own name."""
-        return stamps_of(self._schema[name]) or ("" if on_clock else name)
+        return self._schema[name].timestamps or ("" if on_clock else name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,11 +117,11 @@ def encode(index: OffsetIndex, /) -> bytes:
     table = pa.table(
         [
             pa.array(list(index.columns), pa.string()),
-            pa.array([entry.stored for entry in entries], pa.string()),
-            pa.array([entry.dim for entry in entries], pa.int32()),
-            _lists([entry.page_start for entry in entries], pa.int64()),
-            _lists([entry.page_row for entry in entries], pa.int64()),
-            _lists([entry.steps for entry in entries], pa.int32()),
+            pa.array(list(map(attrgetter("stored"), entries)), pa.string()),
+            pa.array(list(map(attrgetter("dim"), entries)), pa.int32()),
+            _lists(list(map(attrgetter("page_start"), entries)), pa.int64()),
+            _lists(list(map(attrgetter("page_row"), entries)), pa.int64()),
+            _lists(list(map(attrgetter("steps"), entries)), pa.int32()),
         ],
         schema=_COLUMNS,
     )
@@ -136,7 +137,7 @@ def encode(index: OffsetIndex, /) -> bytes:
 
 
 def _lists(values: Sequence[NDArray[np.int64] | NDArray[np.int32]], kind: pa.DataType) -> pa.Array:
-    offsets = np.cumsum([0, *(len(value) for value in values)], dtype=np.int32)
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
     flat = np.concatenate(values) if values else np.zeros(0, np.int64)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind))
 

@@ -95,11 +95,14 @@ class ParquetWriter(RowGroupWriter):
         """Create the file, once."""
         if self._file is not None:
             return
-        steps = {name: "steps" for name, steps in self._steps.items() if steps is not None}
-        held = [f for f in self._stored if f.name not in steps]
-        media = {f.name: "media" for f in held if self._schema[f.name].inline or _holds_bytes(f.type)}
+        roles = {}
+        for field in self._stored:
+            if self._steps[field.name] is not None:
+                roles[field.name] = "steps"
+            elif self._schema[field.name].inline or _holds_bytes(field.type):
+                roles[field.name] = "media"
         bloom = [self._schema.id] if self._schema.id is not None and rows else []
-        options = layout.settings(self._stored, layout=self._layout, roles={**steps, **media}, bloom=bloom, rows=rows)
+        options = layout.settings(self._stored, layout=self._layout, roles=roles, bloom=bloom, rows=rows)
         self._raw = new_file(self._path)
         self._sink = pa.BufferedOutputStream(self._raw, _BLOCK)
         self._file = pq.ParquetWriter(self._sink, layout.numbered(self._stored, self._ids), **options)

@@ -32,7 +32,7 @@ from seqlake.versions.state import SideEntry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from seqlake.protocols import Change, Side, Store, Written
+    from seqlake.protocols import Change, Copied, Side, Store, Written
     from seqlake.tables.standalone.context import LogContext
     from seqlake.tables.standalone.state import State
     from seqlake.versions.ids import Identity
@@ -131,13 +131,15 @@ def propose(context: LogContext, change: Change, /, *, transaction: str, parent:
     remove = list(dict.fromkeys(of_key(key) for key in change.remove))
     schema, mixtrain, renamed = _new_schema(change, parent)
     entries = [_entry(one, transaction) for one in written]
-    files = files_of(parent)
-    carried = carried_files(
-        context,
-        [files.named(name) for name in remove if name in parent.shards],
-        map(logged_file, entries),
-        schema=decode_schema(schema or parent.schema, mixtrain or parent.mixtrain),
-    )
+    carried: Mapping[str, Sequence[Copied]] = {}
+    if remove:  # only rows that were there before name files of earlier commits
+        files = files_of(parent)
+        carried = carried_files(
+            context,
+            [files.named(name) for name in remove if name in parent.shards],
+            map(logged_file, entries),
+            schema=decode_schema(schema or parent.schema, mixtrain or parent.mixtrain),
+        )
     rows = [
         indexes.IndexRow.of(entry.name, one, carried=carried.get(entry.name, ()))
         for entry, one in zip(entries, written, strict=True)

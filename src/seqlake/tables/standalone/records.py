@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -107,12 +108,12 @@ class VersionRecord:
         }
         rest = {
             "requires": list(self.requires),
-            "add": [_encode_entry(entry) for entry in self.add],
+            "add": list(map(_encode_entry, self.add)),
             "remove": list(self.remove),
             "schema": None if self.schema is None else base64.b64encode(self.schema).decode("ascii"),
             "mixtrain": None if self.mixtrain is None else dict(self.mixtrain),
             "renamed": dict(self.renamed),
-            "side": [encode_side(side) for side in self.side],
+            "side": list(map(encode_side, self.side)),
             "aborted": list(self.aborted),
             "oldest": self.oldest,
             "tags": dict(self.tags),
@@ -188,7 +189,7 @@ def _refuse_unknown_keys(document: dict[str, Any], *, path: str) -> None:
 
 
 def _parse(document: dict[str, Any], number: int, digest: str) -> VersionRecord:
-    transaction = _checked(document["transaction"], names.is_transaction, "a transaction id")
+    transaction = _transaction(document["transaction"])
     schema = document.get("schema")
     mixtrain = document.get("mixtrain")
     oldest = document.get("oldest")
@@ -199,13 +200,13 @@ def _parse(document: dict[str, Any], number: int, digest: str) -> VersionRecord:
         operation=_text(document["operation"]),
         writer=_text(document["writer"]),
         rows=count(document["rows"]),
-        add=tuple(_parse_entry(item, transaction) for item in _list(document, "add")),
-        remove=tuple(_checked(name, names.is_shard_name, "a shard's name") for name in _list(document, "remove")),
+        add=tuple(map(partial(_parse_entry, transaction=transaction), _list(document, "add"))),
+        remove=tuple(map(_shard_name, _list(document, "remove"))),
         schema=None if schema is None else parse_schema(schema),
         mixtrain=None if mixtrain is None else _object(mixtrain),
         renamed={_text(old): _text(new) for old, new in _object(document.get("renamed", {})).items()},
-        side=tuple(parse_side(item) for item in _list(document, "side")),
-        aborted=tuple(_checked(t, names.is_transaction, "a transaction id") for t in _list(document, "aborted")),
+        side=tuple(map(parse_side, _list(document, "side"))),
+        aborted=tuple(map(_transaction, _list(document, "aborted"))),
         oldest=None if oldest is None else count(oldest),
         previous=_text(document.get("previous", "")),
         requires=tuple(_list(document, "requires")),
@@ -246,7 +247,7 @@ def _parse_entry(item: dict[str, Any], transaction: str) -> ShardEntry:
     item = _object(item)
     columns = _object(item.get("columns", {}))
     return ShardEntry(
-        name=_checked(item["name"], names.is_shard_name, "a shard's name"),
+        name=_shard_name(item["name"]),
         transaction=transaction,
         rows=count(item["rows"]),
         nbytes=count(item["nbytes"]),
@@ -295,7 +296,7 @@ def parse_side(item: dict[str, Any]) -> SideEntry:
     stored = _object(_object(item).get("stored", {}))
     return SideEntry(
         name=_checked(item["name"], names.side_owner, "a side shard's name"),
-        of=_checked(item["of"], names.is_shard_name, "a shard's name"),
+        of=_shard_name(item["of"]),
         columns={_text(column): _text(stored.get(column, column)) for column in _list(item, "columns")},
         nbytes=count(item.get("nbytes", 0)),
         sha256=_text(item.get("sha256", "")),
@@ -306,6 +307,14 @@ def _checked(value: Any, accepts: Any, what: str) -> str:
     if not accepts(value):
         raise ValueError(f"{what} was expected, found {value!r}")
     return str(value)
+
+
+def _shard_name(value: Any) -> str:
+    return _checked(value, names.is_shard_name, "a shard's name")
+
+
+def _transaction(value: Any) -> str:
+    return _checked(value, names.is_transaction, "a transaction id")
 
 
 def _text(value: Any) -> str:

@@ -405,5 +405,7 @@ def _added(state: State, record: VersionRecord, after: State) -> list[str]:
         known = {*before, *record.renamed.values()}
         there = [record.renamed.get(name, name) for name in Unfolded.of(state.mixtrain).added]
         candidates = [*there, *(name for name in columns if name not in known)]
+    if not candidates:
+        return []
     beside = [{column for side in after.sides.get(name, ()) for column in side.columns} for name in after.shards]
     return [name for name in dict.fromkeys(candidates) if name in columns and not all(name in one for one in beside)]
