@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seqlake.conversion.plan import plan
+from seqlake.conversion.convert import plan
 from seqlake.spec.findings import Finding
 from seqlake.spec.schema import Schema
 

@@ -10,7 +10,8 @@ import numpy as np
 from seqlake.protocols import Copied
 from seqlake.shards.parquet import index as offsets
 from seqlake.shards.reading import lengths_of
-from seqlake.versions import derived, names
+from seqlake.versions import names
+from seqlake.versions.small_files import read_derived, write_derived
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -146,11 +147,11 @@ class TableSnapshot:
 
     def read_derived(self, name: str, /) -> bytes | None:
         """What the table keeps under this name, for selections, which know only the version they select from."""
-        return derived.read_derived(self.context.store, name)
+        return read_derived(self.context.store, name)
 
     def write_derived(self, name: str, data: bytes, /) -> None:
         """Keep bytes that can be computed again, as the table does; a plain folder stays as it is."""
-        derived.write_derived(self.context.store, name, data, inside=self.version.id != -1)
+        write_derived(self.context.store, name, data, inside=self.version.id != -1)
 
     @cached_property
     def _shards(self) -> list[Shard]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqlake.files.stores import list_without_links
-from seqlake.versions import derived, markers, names
+from seqlake.versions import markers, names
 from seqlake.versions.shard_formats import PARQUET
-from seqlake.versions.small_files import on_disk, own_names, remove
+from seqlake.versions.small_files import on_disk, own_names, read_derived, remove, write_derived
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -86,11 +86,11 @@ class StagingTable:
 
     def read_derived(self, name: str, /) -> bytes | None:
         """What `write_derived` kept under this name; None where there is nothing."""
-        return derived.read_derived(self.store, name)
+        return read_derived(self.store, name)
 
     def write_derived(self, name: str, data: bytes, /) -> None:
         """Keep bytes that can be computed again, in the table or in the user's cache where it is read-only."""
-        derived.write_derived(self.store, name, data)
+        write_derived(self.store, name, data)
 
 
 class Scratch:

@@ -12,7 +12,7 @@ import pytest
 import seqlake as sl
 from seqlake.errors import CorruptFileError
 from seqlake.files.stores import open_store, read_all
-from seqlake.tables.delta import checkpoints
+from seqlake.tables.delta.log import checkpoint_adds, hold_checkpoints
 
 deltalake = pytest.importorskip("deltalake")
 LOG = "_delta_log"
@@ -82,29 +82,29 @@ def test_the_newest_whole_one_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLAKE_MAX_DECODED", "30000000")
     store = open_store(tmp_path)
     with pytest.raises(CorruptFileError, match="would take"):
-        checkpoints.hold(store)
+        hold_checkpoints(store)
     monkeypatch.delenv("SEQLAKE_MAX_DECODED")
     deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
     new = tmp_path / f"{LOG}/{4:020d}.checkpoint.parquet"
     fine = pq.read_table(new).slice(0, 2)
     pq.write_table(fine, new)
     monkeypatch.setenv("SEQLAKE_MAX_DECODED", "30000000")
-    checkpoints.hold(store)
+    hold_checkpoints(store)
     parts = [new.with_name(f"{4:020d}.checkpoint.{number:010d}.{2:010d}.parquet") for number in (1, 2)]
     new.rename(parts[0])
     with pytest.raises(CorruptFileError, match="would take"):
-        checkpoints.hold(store)
+        hold_checkpoints(store)
     pq.write_table(fine, parts[1])
-    checkpoints.hold(store)
+    hold_checkpoints(store)
     sidecars = tmp_path / LOG / "_sidecars"
     sidecars.mkdir()
     old.rename(sidecars / "one.parquet")
     with pytest.raises(CorruptFileError, match="would take"):
-        checkpoints.hold(store)
+        hold_checkpoints(store)
 
 
 def test_files_of_a_checkpoint_are_those_that_deltalake_has(tmp_path):
     table_at(tmp_path)
     with_checkpoint(tmp_path)
     theirs = pa.table(deltalake.DeltaTable(str(tmp_path)).get_add_actions())["path"].to_pylist()
-    assert sorted(one["path"] for one in checkpoints.adds(open_store(tmp_path))) == sorted(theirs)
+    assert sorted(one["path"] for one in checkpoint_adds(open_store(tmp_path))) == sorted(theirs)

@@ -44,7 +44,7 @@ def live(theirs):
 @pytest.fixture
 def counted(monkeypatch):
     """The data files whose bytes were asked for."""
-    from seqlake.tables._lakes.context import LakeBlob
+    from seqlake.tables._lakes.paths import LakeBlob
 
     seen = []
     real = LakeBlob._look

@@ -12,9 +12,8 @@ from seqlake.formats._streaming.merging import merge
 from seqlake.formats._streaming.packing import WriterSettings
 from seqlake.formats._streaming.scan import SampleDataset, first_format, scan
 from seqlake.formats._streaming.writing import SampleWriter, begin
-from seqlake.formats.mds.columns import columns, learn
 from seqlake.formats.mds.packing import MdsPacker, packer, plan
-from seqlake.formats.mds.records import open_records
+from seqlake.formats.mds.records import columns, learn, open_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

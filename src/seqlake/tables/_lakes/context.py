@@ -10,26 +10,23 @@ from __future__ import annotations
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.abilities import WholeFiles, ability
-from seqlake.errors import CorruptFileError, DamagedTableError, ShardChangedError
+from seqlake.errors import CorruptFileError
 from seqlake.files.credentials import Storage
 from seqlake.files.stores import open_store
 from seqlake.protocols import Flat
 from seqlake.shards.cells import numpy_type
 from seqlake.shards.files import ParquetShard
-from seqlake.shards.memory import ArrowShard
 from seqlake.shards.parquet import index as offsets
 from seqlake.shards.parquet.flatness import physical
 from seqlake.shards.parquet.reader import ParquetReader
 from seqlake.shards.rows import Rows
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.damage import as_damage
-from seqlake.tables._lakes.paths import blob_at, is_outside
+from seqlake.tables._lakes.paths import blob_at
 from seqlake.versions import shard_formats
 from seqlake.versions.ids import Identity
 from seqlake.versions.indexes import KeptPackets
@@ -38,7 +35,7 @@ from seqlake.versions.state import FileList
 from seqlake.versions.tags import version_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from seqlake.protocols import Blob, Ints, Shard, Store, Version
@@ -48,109 +45,6 @@ if TYPE_CHECKING:
     from seqlake.versions.state import TableFile, TableState
 
 _REMEMBERED = 8
-_Found = TypeVar("_Found")
-
-
-class LakeBlob:
-    """A data file by its path: looked for when its bytes are first asked for; picklable.
-
-    Args:
-        store: The table's root.
-        path: As in `TableFile.path`.
-        nbytes: Its size, which the bytes found must have.
-        storage: Options of obstore, for a file outside the root.
-    """
-
-    def __init__(self, store: Store, path: str, nbytes: int, /, *, storage: Mapping[str, str] | None = None) -> None:
-        self._store = store
-        self._path = path
-        self._nbytes = nbytes
-        self._storage = storage
-        self._found: Blob | None = None
-
-    def __repr__(self) -> str:
-        return f"LakeBlob({self.location!r}, nbytes={self._nbytes})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_found": None}  # a handle belongs to one process
-
-    @property
-    def location(self) -> str:
-        """Its path or URI."""
-        return self._path if "://" in self._path or self._path[:1] == "/" else f"{self._store.root}/{self._path}"
-
-    @property
-    def size(self) -> int:
-        """Its size, as the lake says."""
-        return self._nbytes
-
-    @property
-    def token(self) -> str:
-        """The token of the bytes that were found."""
-        token = self._on_bytes(lambda blob: blob.token)
-        if not token:  # not looked at yet
-            self._found = blob_at(self._store, self._path, storage=self._storage)
-            token = self._found.token
-        return token
-
-    def view(self) -> memoryview | None:
-        """All of it as memory, as the store's own blob gives it."""
-        return self._on_bytes(lambda blob: blob.view())
-
-    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Many ranges in few requests."""
-        return self._on_bytes(lambda blob: blob.ranges(starts, stops))
-
-    def _on_bytes(self, read: Callable[[Blob], _Found]) -> _Found:
-        try:
-            if self._found is None:
-                self._found = self._look()
-            return read(self._found)
-        except FileNotFoundError as error:
-            raise DamagedTableError(
-                f"{self.location} is gone: this version of the table names it, but its bytes were removed by a "
-                "vacuum, an expiry or something else.",
-                path=self.location,
-                hint="Open a newer version; `ds.versions()` lists them.",
-            ) from error
-        except ShardChangedError:
-            raise
-        except OSError:
-            self._refuse_another_size(blob_at(self._store, self._path, storage=self._storage).size)
-            raise
-
-    def _look(self) -> Blob:
-        whole = None if is_outside(self._path) else ability(self._store, WholeFiles)
-        if whole is not None:  # the first bytes tell whether it has this size
-            return whole.known(self._path, self._nbytes)
-        blob = blob_at(self._store, self._path, storage=self._storage)
-        self._refuse_another_size(blob.size)
-        return blob
-
-    def _refuse_another_size(self, size: int) -> None:
-        if size != self._nbytes:
-            raise ShardChangedError(
-                f"Expected {self._nbytes} bytes at {self.location}, as the table says, found {size}.",
-                path=self.location,
-            )
-
-
-def lake_blob(
-    store: Store, path: str, nbytes: int, rows: int, /, *, storage: Mapping[str, str] | None
-) -> tuple[LakeBlob, str]:
-    """A data file and its key; a path may occur in many tables, and where a table lies tells them apart."""
-    origin = f"{store.root}\0{path}\0{nbytes}\0{rows}"
-    key = f"{path}#{blake2b(origin.encode(), digest_size=8).hexdigest()}"
-    return LakeBlob(store, path, nbytes, storage=storage), key
-
-
-def bare_shard(store: Store, file: TableFile, /, *, storage: Mapping[str, str] | None, index: bytes | None) -> Shard:
-    """A file with its own columns and all its rows; `index` is kept outside the file."""
-    if file.held is not None:
-        held = ArrowShard(file.held)
-        return ArrowShard(file.held, key=f"{file.name}#{held.key.rpartition('#')[2]}")
-    blob, key = lake_blob(store, file.name, file.nbytes, file.rows, storage=storage)
-    return shard_formats.describe(file.name, blob, rows=file.rows, nbytes=file.nbytes, key=key, index=index)
 
 
 class LakeContext:

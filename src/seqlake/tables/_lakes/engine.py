@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.naming import TagFiles, VersionNames
+from seqlake.tables._lakes.paths import bare_shard
 from seqlake.tables._lakes.sidecar import Sidecar
 from seqlake.versions.shard_formats import PARQUET
 
@@ -151,8 +152,6 @@ class LakeEngine(Protocol):
 
     def shard(self, store: Store, file: TableFile, /, *, index: bytes | None) -> Shard:
         """A file with its own columns and all its rows; `index` is kept outside the file."""
-        from seqlake.tables._lakes.context import bare_shard
-
         return bare_shard(store, file, storage=self.storage, index=index)
 
     def data_path(self, name: str, partition: Mapping[str, object], /) -> str:

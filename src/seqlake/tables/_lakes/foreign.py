@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from seqlake.shards.parquet.building import index_bytes
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import types
-from seqlake.tables._lakes.context import LakeBlob
+from seqlake.tables._lakes.paths import LakeBlob
 from seqlake.versions import indexes, shard_formats
 from seqlake.versions.references import named_files
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from seqlake.errors import DamagedTableError, ReadOnlyError, UnsupportedVersionError
-from seqlake.tables.delta import checkpoints, listing, schemas
-from seqlake.tables.delta.log import MESSAGE, OPERATION, TRANSACTION
+from seqlake.tables.delta import listing, schemas
+from seqlake.tables.delta.log import MESSAGE, OPERATION, TRANSACTION, checkpoint_adds
 from seqlake.versions.format import writer_name
 from seqlake.versions.messages import message
 
@@ -116,7 +116,7 @@ def _vector_of(file: TableFile, version: int, log: DeltaLog) -> Any:
 
 
 def _from_checkpoint(file: TableFile, log: DeltaLog) -> Any:
-    for add in checkpoints.adds(log.store):
+    for add in checkpoint_adds(log.store):
         if unquote(add["path"]) == file.name and add.get("deletionVector"):
             return {key: value for key, value in add["deletionVector"].items() if value is not None}
     raise DamagedTableError(

@@ -36,8 +36,8 @@ from seqlake.files.stores import list_without_links, open_store
 from seqlake.spec.schema import ID, comparable
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
-from seqlake.tables.delta import actions, checkpoints, listing, retention, schemas
-from seqlake.tables.delta.log import LOG, MESSAGE, DeltaLog, described, is_there
+from seqlake.tables.delta import actions, listing, retention, schemas
+from seqlake.tables.delta.log import LOG, MESSAGE, DeltaLog, described, hold_checkpoints, is_there
 from seqlake.versions import names
 from seqlake.versions.messages import message
 from seqlake.versions.small_files import on_disk
@@ -267,7 +267,7 @@ class DeltaEngine(LakeEngine):
     def _table(self, version: int | None) -> Any:
         deltalake = _deltalake()
         if not self._bounded:
-            checkpoints.hold(self.log.store)
+            hold_checkpoints(self.log.store)
             self._bounded = True
         if version is None:
             if self._newest is None:

@@ -20,10 +20,10 @@ from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
 from seqlake.tables._lakes.naming import TagFiles
 from seqlake.tables.ducklake import evolving, expiring, history, reading, restoring, texts, types, writing
 from seqlake.tables.ducklake.address import refuse_elsewhere, refuse_unnamed
-from seqlake.tables.ducklake.bounds import DuckLakeBounds
 from seqlake.tables.ducklake.catalogs import catalog, retried
 from seqlake.tables.ducklake.creating import here
 from seqlake.tables.ducklake.files import DataFiles
+from seqlake.tables.ducklake.statistics import DuckLakeBounds
 from seqlake.versions import markers
 from seqlake.versions.state import FileList, TableFile, TableState
 

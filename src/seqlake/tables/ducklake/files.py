@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.protocols import Ints, Store
-    from seqlake.tables.ducklake.bounds import DuckLakeBounds
     from seqlake.tables.ducklake.reading import Facts, FileRow
+    from seqlake.tables.ducklake.statistics import DuckLakeBounds
 
 _Mapped: TypeAlias = "tuple[Mapping[str, str], frozenset[str], Mapping[str, object]]"
 SNAPSHOT = "_ducklake_internal_snapshot_id"

@@ -8,6 +8,8 @@
 The properties of a table are written by whoever made it. pyiceberg merges them into the options of its `FileIO`:
 `py-io-impl` imports any module, `s3.endpoint` sends requests that your keys signed to any host. Here they do not count;
 a REST catalog's answers do, which come from a server that you named, all but `py-io-impl`.
+
+What pyiceberg reads and writes for a table is below the table's location: others may have written its metadata.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ from seqlake import plugins
 from seqlake.errors import DatasetNotFoundError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.allowed import OUTSIDE, refuse_bucket
 from seqlake.files.credentials import Storage, for_pyiceberg, from_pyiceberg
-from seqlake.files.locations import OBJECT_STORES, is_local, local_path, redacted, scheme
-from seqlake.tables.iceberg.fenced import place_of, refuse_elsewhere
+from seqlake.files.locations import OBJECT_STORES, absolute, inside, is_local, local_path, redacted, scheme
+from seqlake.files.references import contained
 from seqlake.tables.iceberg.undoing import noting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyiceberg.catalog import Catalog
-    from pyiceberg.io import FileIO, InputFile
+    from pyiceberg.io import FileIO, InputFile, OutputFile
     from pyiceberg.table import Table
 
 CATALOG_FILE = "catalog.db"
@@ -246,3 +248,68 @@ def _refuse(location: str, home: str, storage: Mapping[str, str]) -> None:
 def _is_rest(catalog: Catalog) -> bool:
     module = sys.modules.get("pyiceberg.catalog.rest")
     return module is not None and isinstance(catalog, module.RestCatalog)
+
+
+class FencedIO:
+    """A `FileIO` that refuses paths of this machine outside a table: manifests, files of deletes, what is removed.
+
+    Args:
+        io: pyiceberg's.
+        root: Where the table lies.
+    """
+
+    def __init__(self, io: Any, root: str, /) -> None:
+        self._io = io
+        self._root = root
+        self.properties = io.properties
+
+    def new_input(self, location: str) -> InputFile:
+        """A file to read."""
+        file: InputFile = self._io.new_input(self._checked(location))
+        return file
+
+    def new_output(self, location: str) -> OutputFile:
+        """A file to write."""
+        file: OutputFile = self._io.new_output(self._checked(location))
+        return file
+
+    def delete(self, location: Any) -> None:
+        """Remove a file that may be touched."""
+        self._checked(location if isinstance(location, str) else location.location)
+        self._io.delete(location)
+
+    def _checked(self, location: str) -> str:
+        contained(self._root, place_of(location))
+        return location
+
+
+def place_of(location: str, /) -> str:
+    """Where a table lies; nothing is escaped in the locations that pyiceberg writes, on this machine or elsewhere."""
+    return location.removeprefix("file://").rstrip("/") if location.startswith("file:///") else absolute(location)
+
+
+def refuse_elsewhere(properties: Mapping[str, str], name: str, place: str, /) -> None:
+    """Refuse a place of this machine that a catalog in a local file names, away from its warehouse.
+
+    Whoever made the file chose that. What it places in a bucket, `refuse_bucket` judges.
+
+    Args:
+        properties: Of the catalog.
+        name: Of what lies there, for the message.
+        place: Of a table, or of its metadata.
+
+    Raises:
+        UnsafeReferenceError: It is elsewhere.
+    """
+    uri = properties.get("uri", "")
+    if not uri.startswith("sqlite:///") or not is_local(place):
+        return
+    beside = os.path.dirname(os.path.abspath(uri.removeprefix("sqlite:///").partition("?")[0]))  # noqa: PTH100, PTH120 - strings
+    warehouse = properties.get("warehouse", "")
+    known = [beside, *([str(local_path(warehouse))] if warehouse and is_local(warehouse) else [])]
+    if not any(inside(one, place) for one in known):
+        raise UnsafeReferenceError(
+            f"{name} lies at {place}, away from the catalog's own folder {known[-1]}.",
+            path=place,
+            hint="If you trust the catalog, open it with allow_outside=True.",
+        )

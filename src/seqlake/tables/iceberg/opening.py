@@ -14,8 +14,7 @@ from seqlake.files.stores import open_store
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.damage import replaced
 from seqlake.tables.iceberg import history, schemas
-from seqlake.tables.iceberg.addresses import file_options
-from seqlake.tables.iceberg.fenced import FencedIO, place_of, refuse_elsewhere
+from seqlake.tables.iceberg.addresses import FencedIO, file_options, place_of, refuse_elsewhere
 from seqlake.tables.iceberg.listing import Manifests, live_files
 from seqlake.versions.state import FileList, TableState
 

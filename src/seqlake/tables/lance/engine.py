@@ -37,8 +37,8 @@ from seqlake.protocols import Version
 from seqlake.shard_formats.lance import package
 from seqlake.shards.engines import refuse_dotted
 from seqlake.tables._lakes import types
-from seqlake.tables._lakes.context import lake_blob
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
+from seqlake.tables._lakes.paths import lake_blob
 from seqlake.tables._lakes.table import LakeTable  # noqa: F401 - the plug takes both from here
 from seqlake.tables.lance import schemas
 from seqlake.tables.lance.features import refuse_unreadable, refuse_unwritable

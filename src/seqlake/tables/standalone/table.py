@@ -18,9 +18,9 @@ from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_
 from seqlake.tables.standalone.snapshot import PlainSnapshot, StandaloneSnapshot
 from seqlake.tables.standalone.state import table_state, version_of
 from seqlake.tables.standalone.vacuuming import copied_files, vacuum, would_remove
-from seqlake.versions import derived, markers, names
+from seqlake.versions import markers, names
 from seqlake.versions.shard_formats import PARQUET
-from seqlake.versions.small_files import can_list
+from seqlake.versions.small_files import can_list, write_derived
 from seqlake.versions.staging import StagingTable
 from seqlake.versions.tags import check_name, version_id
 
@@ -148,7 +148,7 @@ class StandaloneTable(StagingTable):
 
     def write_derived(self, name: str, data: bytes, /) -> None:
         """Keep bytes that can be computed again, in the table or in the user's cache; a plain folder stays as it is."""
-        derived.write_derived(self.store, name, data, inside=self.manifest_exists)
+        write_derived(self.store, name, data, inside=self.manifest_exists)
 
     # ---- writing
     def begin(self, parent: Version | None = None, /) -> Transaction:
