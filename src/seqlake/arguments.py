@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import operator
+import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,31 @@ R = TypeVar("R")
 T = TypeVar("T", bound=type)
 MOST_STEPS = 1 << 20
 """Frames of a window: at ten a second, more than a day."""
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def bytes_of(size: int | str, /, *, name: str) -> int:
+    """A size in bytes, as a number or as people write it.
+
+    Args:
+        size: What was given.
+        name: What messages call it.
+
+    Raises:
+        ValueError: It is no size.
+
+    Example:
+        >>> bytes_of("1.5 GB", name="limit")
+        1500000000
+    """
+    if isinstance(size, int):
+        return size
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?i?)b?\s*", size.lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{name}: expected bytes or a size such as '20 GB', found {size!r}.")
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ SeqlakeError
 ├── UnsafeReferenceError      (PermissionError)     a path that leaves the dataset's root
 ├── ForkedProcessError        (RuntimeError)        a remote store in a forked child
 ├── LoaderStateError          (ValueError)          a state that belongs to another loader
+├── MissingCopyError          (LookupError)         training copies that are not there, or of another original
 ├── CacheTooSmallError        (ValueError)          says the least size that works
 ├── BacklogFullError          (RuntimeError)        frames come faster than they are encoded
 ├── BadDataError              (ValueError)          more bad samples than a loader's budget allows
@@ -228,6 +229,10 @@ class ForkedProcessError(SeqlakeError, RuntimeError):
 
 class LoaderStateError(SeqlakeError, ValueError):
     """A loader state belongs to another dataset, window or order."""
+
+
+class MissingCopyError(SeqlakeError, LookupError):
+    """A training copy was asked for that is not there, is of other bytes, or lacks a step that was asked for."""
 
 
 class CacheTooSmallError(SeqlakeError, ValueError):

@@ -44,6 +44,7 @@ SUMMARIES = {
     "label": "Fill a column: from SQL, with a value, or from a CSV file.",
     "ls": "List sequences.",
     "merge": "Join several datasets into a new one.",
+    "prepare": "Make training copies of videos: smaller pictures, beside the originals.",
     "relocate": "Make references lead to another place, with their files or without.",
     "rename": "Give a column another name.",
     "repack": "Rewrite a dataset's shards into a new dataset.",

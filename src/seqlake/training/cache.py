@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from seqlake.arguments import bytes_of
+
 if TYPE_CHECKING:
     from os import PathLike
 
 Fetch = Literal["auto", "range", "whole"]
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +58,7 @@ class Cache:
             return shutil.disk_usage(place).total // 2
         if self.limit is None:
             return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10) if _counts_pages() else 10**9
-        if isinstance(self.limit, int):
-            return self.limit
-        match = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?i?)b?\s*", self.limit.lower())
-        if match is None or match[2] not in _UNITS:
-            raise ValueError(f"Cache limit: expected bytes or a size such as '20 GB', found {self.limit!r}.")
-        return int(float(match[1]) * _UNITS[match[2]])
+        return bytes_of(self.limit, name="Cache limit")
 
 
 def shared(cache: Cache | None, /, *, by: int) -> Cache:

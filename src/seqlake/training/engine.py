@@ -14,6 +14,7 @@ An engine says what there is; `passes.Pipeline` runs it: assemble, add frames, r
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from seqlake.copies.settings import CopySettings
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Schema
     from seqlake.training.bad_data.damage import Harm
@@ -57,6 +59,7 @@ _MEANING = {
     "shuffle": "the shuffle (its lanes, block or visits)",
     "tail": "the tail rule",
     "mix": "the mixture (its sources, weights, curriculum or shuffle)",
+    "copies": "the training copies that frames come from",
 }
 
 
@@ -260,6 +263,11 @@ class TrainingEngine(ABC):
     def numbers(self, rows: Ints, anchors: Ints) -> Ints:
         """[n] rows and anchors -> windows in source order: the inverse of `locate`."""
 
+    @property
+    @abstractmethod
+    def copies(self) -> Sequence[CopySettings]:
+        """The training copies that frames come from; MissingCopyError where some were asked for and are not there."""
+
     # ---- what passes are made of
 
     @property
@@ -336,6 +344,7 @@ class TrainingEngine(ABC):
             "shuffle": None if self.shuffle is None else _mixing(self.shuffle),
             "tail": self.settings.tail,
             "mix": None if self.mixture is None else self.mixture.digest,
+            "copies": digest_of(self.copies),
         }
 
     @cached_property
@@ -355,6 +364,13 @@ class TrainingEngine(ABC):
 
 
 # ---- where a loader is, as a small JSON value that every rank agrees on
+
+
+def digest_of(copies: Sequence[CopySettings], /) -> str | None:
+    """What decides the pixels of training copies; None of none."""
+    if not copies:
+        return None
+    return hashlib.blake2b(b"\n".join(one.document() for one in copies), digest_size=8).hexdigest()
 
 
 def _mixing(shuffle: Shuffle) -> list[int]:

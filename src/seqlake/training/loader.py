@@ -25,6 +25,7 @@ from seqlake.windows.spec import Whole, as_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from os import PathLike
 
     from seqlake.protocols import Readable
     from seqlake.training.bad_data.damage import Ledger, Policy
@@ -123,7 +124,8 @@ class Loader:
 
         Shards are looked at when the plan is printed, or asked for what copies of them take.
         """
-        return replace(self._engine.plan(), copies=partial(holding, self._engine))
+        videos = tuple(dict.fromkeys(one.describe() for one in self._engine.copies))
+        return replace(self._engine.plan(), copies=partial(holding, self._engine), videos=videos)
 
     # ---- what it met and did in this process
 
@@ -382,6 +384,7 @@ class Loader:
         layout: Layout = "THWC",
         device: str | None = None,
         threads: int | None = None,
+        copies: bool | str | PathLike[str] = False,
     ) -> Self:
         """How frames of videos and images are delivered.
 
@@ -390,14 +393,24 @@ class Loader:
             layout: `"THWC"` gives [B, W, height, width, 3], `"TCHW"` a view of it, [B, W, 3, height, width].
             device: Where videos are decoded: the CPU, or with the extra `torchcodec` a GPU, as in `"cuda:0"`.
             threads: How many decode; one for each core by default.
+            copies: True takes the videos' frames from their training copies of this size, which `sl.prepare` makes; a
+                folder, from the copies that were made there. Every video of the window needs one: pixels must not
+                depend on what happens to be there.
 
         Raises:
             MissingDependencyError: The device needs a package that is not installed.
+            MissingCopyError: There are no training copies of that size. Batches raise it where a file has none, has
+                changed since, or its copy lacks a step.
         """
         size = tuple(size) if isinstance(size, list) else size
-        options = replace(self._settings.frames, size=size, layout=layout, device=device or "cpu", threads=threads)
+        folder = copies if isinstance(copies, bool) else str(copies)
+        options = replace(
+            self._settings.frames, size=size, layout=layout, device=device or "cpu", threads=threads, copies=folder
+        )
         options.check()
-        return self._with(frames=options)
+        loader = self._with(frames=options)
+        _ = loader._engine.copies  # noqa: SLF001 - of our own kind; says what is missing
+        return loader
 
     def points(
         self, fields: Sequence[str] = ("x", "y", "z"), /, *, packed: bool = False, dtype: str | None = None

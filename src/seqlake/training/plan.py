@@ -54,6 +54,7 @@ class EpochPlan:
         distinct: Sequences a global batch is drawn from, on average over some steps.
         distinct_ideal: What a uniform permutation of all windows would give.
         parts: Of a mixture, one line for each source or group.
+        videos: One line for each set of training copies that frames come from.
         copies: Looks at some shards for what copies take: the limit, the least that works, and all of them.
     """
 
@@ -78,6 +79,7 @@ class EpochPlan:
     distinct: float
     distinct_ideal: float
     parts: tuple[str, ...] = ()
+    videos: tuple[str, ...] = ()
     copies: Callable[[], tuple[int, int, int]] = field(default=_none, repr=False, compare=False)
 
     @cached_property
@@ -129,6 +131,7 @@ class EpochPlan:
             f"tail      {tail}",
             f"clock     {self.clock}",
             *(f"          {line}" for line in self.columns),
+            *(f"videos    from training copies: {line}" for line in self.videos),
             f"shuffle   {shuffle}",
             f"in use    about {self.resident_shards:,} of {self.shards:,} shards, {self.resident_bytes / 1e6:,.0f} MB",
             *self._copied(),

@@ -33,6 +33,7 @@ class FrameOptions:
         device: Where videos are decoded.
         threads: How many decode; None means one for each core.
         points: How points of clouds are delivered.
+        copies: Whether videos come from training copies of this size; or the folder that they are in.
     """
 
     size: tuple[int, int] | None = None
@@ -40,6 +41,7 @@ class FrameOptions:
     device: str = "cpu"
     threads: int | None = None
     points: PointOptions = field(default_factory=PointOptions)
+    copies: bool | str = False
 
     def check(self) -> None:
         """Raise ValueError or MissingDependencyError, naming the argument that cannot be meant."""
@@ -48,6 +50,8 @@ class FrameOptions:
         pair = isinstance(size, (tuple, list)) and len(size) == 2
         if size is not None and not (pair and all(isinstance(one, int) and one > 0 for one in size)):
             raise ValueError(f"frames size: expected (height, width) in pixels, found {size!r}.")
+        if self.copies and size is None:
+            raise ValueError("frames copies: training copies are of one size; say which: size=(height, width).")
         if self.layout not in LAYOUTS:
             raise ValueError(f"frames layout: expected one of {', '.join(LAYOUTS)}, found {self.layout!r}.")
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):

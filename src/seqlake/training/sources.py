@@ -17,6 +17,7 @@ from seqlake.training.engine import OpenShards, TrainingEngine
 from seqlake.training.fetching.range_batches import RangeAssembler
 from seqlake.training.frames.batch import FrameStream
 from seqlake.training.frames.columns import FrameColumns
+from seqlake.training.frames.copied import copies_of
 from seqlake.training.frames.decoding import cores
 from seqlake.training.mixtures.samples import MixPlanner
 from seqlake.training.opened import Opened
@@ -32,6 +33,7 @@ from seqlake.windows.spec import Whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from seqlake.copies.settings import CopySettings
     from seqlake.protocols import Ints, Readable
     from seqlake.spec.schema import Schema
     from seqlake.training.cache import Cache
@@ -224,6 +226,17 @@ class WindowEngine(SourceEngine[Opened]):
             return Fetched()
         return Fetched.of(self._frame_columns[1].transfers.traffic)
 
+    @cached_property
+    def copies(self) -> list[CopySettings]:
+        """The sets of training copies that frames come from, one for each video of the window."""
+        options = self.settings.frames
+        if not options.copies:
+            return []
+        assert options.size is not None
+        schema, place = self.source.schema, copies_of(self.source, options)
+        videos = [name for name in self.settings.window.columns if name in schema and schema[name].medium == "video"]
+        return [place.expect(name, options.size) for name in videos]
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_frame_columns": None}
 
@@ -239,6 +252,13 @@ class RowEngine(SourceEngine[RowShards]):
         other = RowEngine(self.source, settings)
         self._lend(other)
         return other
+
+    @property
+    def copies(self) -> list[CopySettings]:
+        """None: pictures in rows have no copies."""
+        if self.settings.frames.copies:
+            raise ValueError("frames copies: rows without ids are samples, which have no training copies.")
+        return []
 
     def assembler(self) -> RowAssembler:
         """Makes batches of rows."""

@@ -6,6 +6,7 @@ A Parquet shard is called `part-<T>-<n>.parquet` in `data/` and loses the suffix
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -29,6 +30,7 @@ SIDE = f"{OURS}/side"
 MEDIA = f"{OURS}/media"
 DERIVED = f"{OURS}/derived"
 INDEX = f"{OURS}/index"
+COPIES = f"{OURS}/copies"
 CHECKPOINTS = f"{OURS}/checkpoints"
 LAST = f"{CHECKPOINTS}/last"
 SUFFIX = f".{PARQUET}"
@@ -47,6 +49,7 @@ _STAGED = re.compile(
     rf"(?:part-({_T})-{_N}(?:\.(?!parquet\b)[0-9a-z]+)?|file-({_T})-{_N}|({_T})\.json|({_T})(?:-{_N})?\.tmp)"
 )
 _COPIED = re.compile(rf"(?:{OURS}/)?{FILES}/[^/]+/[0-9a-f]{{2}}/[^/]*-({_T})-{_N}(?:\.[^/]*)?")
+_TRAINING_COPY = re.compile(rf"(({_T})-[0-9a-f]{{32}})\.[a-z0-9.]+")
 _NO_LETTER = re.compile(r"[/\\\x00-\x1f]")
 _NUMBERED = re.compile(r"(\d{20})(?:-([0-9a-f]{32}))?")
 
@@ -251,6 +254,18 @@ def media(transaction: str) -> str:
 def of_key(key: str, /) -> str:
     """The shard's name in a `Shard.key`, `<name>#<hash>`."""
     return key.rpartition("#")[0] or key
+
+
+def copy_key(reference: str, /) -> str:
+    """What the training copies of a file are called, without their suffix; begins with its owner, if it has one."""
+    digest, owner = hashlib.sha256(reference.encode("utf-8", "surrogatepass")).hexdigest()[:32], copied_owner(reference)
+    return digest if owner is None else f"{owner}-{digest}"
+
+
+def is_dead_training_copy(path: str, /, *, keys: AbstractSet[str], alive: AbstractSet[str]) -> bool:
+    """A training copy of a copied-in file that no kept shard names; `keys`: `copy_key` of those that are named."""
+    match = _TRAINING_COPY.fullmatch(path.rpartition("/")[2])
+    return match is not None and match[2] not in alive and match[1] not in keys
 
 
 def is_dead_copy(path: str, /, *, needed: AbstractSet[str], alive: AbstractSet[str]) -> bool:

@@ -110,14 +110,15 @@ class _Listing:
 
     @classmethod
     def of(cls, store: Store) -> _Listing:
-        refuse_links(store, names.FOLDERS)
+        refuse_links(store, (*names.FOLDERS, names.COPIES))
         folders = (names.DATA, names.RETIRED, names.STAGED, names.INDEX, names.SIDE, names.MEDIA, names.CHECKPOINTS)
         sized = {folder: own_sizes(store, folder) for folder in folders}
         listed: dict[str, Sequence[str]] = {
             folder: [path[len(folder) + 1 :] for path in paths] for folder, paths in sized.items()
         }
-        sized[names.FILES] = dict(list_without_links(store, names.FILES))
-        listed[names.FILES] = list(sized[names.FILES])
+        for folder in (names.FILES, names.COPIES):
+            sized[folder] = dict(list_without_links(store, folder))
+            listed[folder] = list(sized[folder])
         return cls(names=listed, sizes={path: size for paths in sized.values() for path, size in paths.items()})
 
     def __getitem__(self, folder: str) -> Sequence[str]:
@@ -258,12 +259,15 @@ def _named(log: Log, retained: _Retained) -> set[str] | None:
 
 
 def _derived(log: Log, listing: _Listing, alive: set[str], retained: _Retained) -> Iterator[str]:
-    """Index files, packet indexes, copied-in files, checkpoints."""
+    """Index files, packet indexes, copied-in files and their training copies, checkpoints."""
     adders = {entry.transaction for entry in retained.shards.values()}
     needed = _named(log, retained)
     if needed is not None:
         owners = {names.copied_owner(path) for path in needed}
         yield from (path for path in listing[names.FILES] if names.is_dead_copy(path, needed=needed, alive=alive))
+        keys = {names.copy_key(path) for path in needed}
+        copies = listing[names.COPIES]
+        yield from (path for path in copies if names.is_dead_training_copy(path, keys=keys, alive=alive))
         media = (f"{names.MEDIA}/{name}" for name in listing[names.MEDIA])
         yield from (path for path in media if names.is_dead_media(path, owners=owners, alive=alive))
     numbers = [number for number in log.checkpoint_numbers() if number <= log.newest().version]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from seqlake.copies.reading import OpenCopy
     from seqlake.media.audio import SoundIndex
     from seqlake.protocols import Decoder, Ints
     from seqlake.spec.column_types import ColumnType
@@ -114,6 +115,7 @@ class FrameClip:
         cells: [count] the encoded images of a row.
         source: The open file.
         sound: What is known of a file's sound; then `shape` has its rate and its channels.
+        copied: The training copy that its frames come from.
     """
 
     count: int
@@ -123,6 +125,7 @@ class FrameClip:
     cells: Any = None
     source: Source | None = None
     sound: SoundIndex | None = None
+    copied: OpenCopy | None = None
 
 
 class MediaColumn(Protocol):

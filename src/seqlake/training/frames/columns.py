@@ -13,6 +13,7 @@ from seqlake.training.frames.clips import (
     MeteredFiles,
     VideoColumn,
 )
+from seqlake.training.frames.copied import CopiedColumn, copy_set
 from seqlake.training.frames.decoding import DecoderPool, cores
 from seqlake.training.frames.sounds import SoundColumn
 from seqlake.windows.frames import is_clouds
@@ -74,9 +75,11 @@ class FrameColumns:
                     )
                 )
                 continue
-            self.columns.append(
-                VideoColumn(track, column, self.opened, files=files, pool=pool, size=size, device=device)
-            )
+            kind = CopiedColumn if self.options.copies else VideoColumn
+            video = kind(track, column, self.opened, files=files, pool=pool, size=size, device=device)
+            if isinstance(video, CopiedColumn):
+                video.copies = copy_set(source, column.name, self.options)
+            self.columns.append(video)
 
         for span in self.survey.sounds:
             column = schema[span.column]

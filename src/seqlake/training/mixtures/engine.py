@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from seqlake.copies.settings import CopySettings
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
     from seqlake.training.bad_data.damage import Harm
@@ -129,6 +130,11 @@ class MixtureEngine(TrainingEngine):
             for number, (name, member) in enumerate(zip(self.mix.sources, self.members, strict=True))
         ]
         return Mixture(parts, self.mix.proportions_of([len(part.axis) for part in parts]))
+
+    @property
+    def copies(self) -> list[CopySettings]:
+        """The training copies of all datasets."""
+        return [settings for member in self.members for settings in member.copies]
 
     def plan(self) -> EpochPlan:
         """What one epoch will be."""

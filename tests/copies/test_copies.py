@@ -1,0 +1,385 @@
+"""Training copies show what the originals show, scaled; what is missing, stale or damaged is an error of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import seqlake as sl
+from seqlake.errors import DecodeError, LoaderStateError, MissingCopyError, ReadOnlyError, SchemaMismatchError
+from seqlake.executors.processes import Processes
+
+from ..training import films  # noqa: TID252 - tests are no package that could be named
+
+_NO_TIME = timedelta(0)
+HERE = Processes(workers=1)
+SIZE = (48, 64)
+BOTH = {"cam": SIZE, "wrist": SIZE}
+
+
+@pytest.fixture(scope="module")
+def filmed(tmp_path_factory):
+    """Five episodes with a camera at their rate and one at half of it."""
+    root = tmp_path_factory.mktemp("copies")
+    films.arm(root)
+    return root / "arm"
+
+
+@pytest.fixture
+def arm(filmed, tmp_path):
+    """The same, to be changed."""
+    shutil.copytree(filmed, tmp_path / "arm")
+    return sl.open(tmp_path / "arm")
+
+
+def raw(ds, videos=BOTH, **options):
+    return sl.prepare(ds, videos, **{"codec": "raw", "on": HERE, **options})
+
+
+def batches(loader) -> list[dict]:
+    return [{name: np.array(value) for name, value in batch.items()} for batch in loader]
+
+
+def same(some: list[dict], others: list[dict]) -> None:
+    assert len(some) == len(others) > 0
+    for one, other in zip(some, others, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("window", [{"cam": [-1, 0, 1], "wrist": [0, 2]}, sl.Whole(["cam", "wrist"])], ids=repr)
+def test_raw_copies_give_the_pixels_of_the_originals_scaled(arm, window, tmp_path) -> None:
+    raw(arm)
+    loader = sl.Loader(arm, window=window, batch_size=3, seed=4)
+    scaled = loader.frames(size=SIZE)
+    wanted = batches(scaled)
+    for file in (tmp_path / "arm" / "files").rglob("*.mp4"):  # all lengths are known by now
+        file.write_bytes(b"")
+    copied = scaled.frames(size=SIZE, copies=True)
+    copied.set_epoch(0)
+    same(batches(copied), wanted)
+
+
+@pytest.mark.parametrize(("codec", "most"), [("h264", 8), ("mjpeg", 4), ("ffv1", 0)])
+def test_codecs_keep_the_pictures(arm, codec, most) -> None:
+    done = raw(arm, {"cam": SIZE}, codec=codec)
+    assert [(one.files, one.written, one.there, one.settings.codec) for one in done.columns] == [(4, 4, 0, codec)]
+    loader = sl.Loader(arm, window={"cam": [0, 1]}, batch_size=16, shuffle=False)
+    pairs = zip(batches(loader.frames(size=SIZE, copies=True)), batches(loader.frames(size=SIZE)), strict=True)
+    for copied, wanted in pairs:
+        np.testing.assert_array_equal(copied["cam_mask"], wanted["cam_mask"])
+        assert np.abs(copied["cam"].astype(int) - wanted["cam"]).mean() <= most
+
+
+@pytest.mark.parametrize("fit", ["letterbox", "crop"])
+def test_the_shape_is_kept_where_that_is_asked(arm, fit) -> None:
+    height, width = films.frames("b").shape[1:3]
+    size = (32, 32)
+    raw(arm, {"cam": size}, fit=fit)
+    batch = next(iter(sl.Loader(arm, window={"cam": [0]}, batch_size=1, shuffle=False).frames(size=size, copies=True)))
+    scale = (min if fit == "letterbox" else max)(32 / height, 32 / width)
+    scaled = films.frames("b", (round(height * scale), round(width * scale)))[0]
+    wanted = np.zeros((32, 32, 3), np.uint8)
+    if fit == "letterbox":
+        top = (32 - scaled.shape[0]) // 2
+        wanted[top : top + scaled.shape[0]] = scaled
+    else:
+        left = (scaled.shape[1] - 32) // 2
+        wanted[:] = scaled[:, left : left + 32]
+    np.testing.assert_array_equal(batch["cam"][0, 0], wanted)
+
+
+def test_copies_that_are_not_there_are_an_error(arm) -> None:
+    loader = sl.Loader(arm, window={"cam": [0], "wrist": [0]}, batch_size=2).on_error("mask", budget=None)
+    with pytest.raises(ValueError, match=r"size=\(height, width\)"):
+        loader.frames(copies=True)
+    with pytest.raises(MissingCopyError, match="column 'cam' at 48x64.*there are none.*seqlake prepare"):
+        loader.frames(size=SIZE, copies=True)
+    raw(arm, {"cam": SIZE})
+    with pytest.raises(MissingCopyError, match=r"'wrist' at 48x64.*there are cam 48x64, stretch, raw"):
+        loader.frames(size=SIZE, copies=True)
+    with pytest.raises(MissingCopyError, match="'cam' at 64x48"):
+        loader.frames(size=SIZE[::-1], copies=True)
+
+
+def test_a_new_video_needs_its_copy_and_the_next_run_makes_it_alone(arm, tmp_path) -> None:
+    raw(arm, {"cam": SIZE})
+    (tmp_path / "more.mp4").write_bytes(films.film("small"))
+    arm.append([{"sequence_id": "more", "action": np.zeros((12, 2), "f4"), "cam": sl.File(tmp_path / "more.mp4")}])
+    loader = sl.Loader(arm, window={"cam": [0]}, batch_size=8).frames(size=SIZE, copies=True)
+    with pytest.raises(MissingCopyError, match=r"column 'cam'.*no training copy of files/.*seqlake prepare"):
+        batches(loader.on_error("mask", budget=None))
+    (done,) = raw(arm, {"cam": SIZE}).columns
+    assert (done.files, done.there, done.written, done.frames) == (5, 4, 1, 12)
+    batches(loader)
+
+
+def test_a_copy_of_other_bytes_is_an_error(tmp_path) -> None:
+    (tmp_path / "films").mkdir()
+    film = tmp_path / "films" / "a.mp4"
+    film.write_bytes(films.film("training"))
+    schema = sl.Schema({"cam": sl.Video(fps=30)})
+    ds = sl.create(tmp_path / "ds", schema)
+    ds.append([{"sequence_id": "a", "cam": str(film)}])
+    ds = sl.open(tmp_path / "ds", allow_outside=True)
+    raw(ds, {"cam": SIZE})
+    loader = sl.Loader(ds, window={"cam": [0]}, batch_size=8).frames(size=SIZE, copies=True)
+    batches(loader)
+    film.write_bytes(films.film("short"))
+    ds = sl.open(tmp_path / "ds", allow_outside=True)
+    loader = sl.Loader(ds, window={"cam": [0]}, batch_size=8).frames(size=SIZE, copies=True)
+    with pytest.raises(MissingCopyError, match="made from other bytes than the file has now"):
+        batches(loader)
+    assert raw(ds, {"cam": SIZE}).columns[0].written == 1
+    batches(loader)
+
+
+@pytest.mark.parametrize("codec", ["raw", "mjpeg", "h264"])
+def test_a_damaged_copy_is_no_damage_of_the_data(arm, codec) -> None:
+    raw(arm, {"cam": SIZE}, codec=codec)
+    folder = next((arm.table.store.local("_seqlake/copies/x")).parent.glob("cam-*"))
+    for path in folder.iterdir():
+        if path.suffix != ".json":
+            path.write_bytes(path.read_bytes()[:-100])
+    loader = sl.Loader(arm, window={"cam": [0]}, batch_size=8).frames(size=SIZE, copies=True)
+    with pytest.raises(MissingCopyError, match=r"expected \d+ bytes, found \d+.*--drop"):
+        batches(loader.on_error("mask", budget=None))
+    assert raw(arm, {"cam": SIZE}, codec=codec).columns[0].written == 4
+    batches(loader)
+
+
+def test_a_damaged_original_stays_damage(arm) -> None:
+    first = next(one.reference for one in arm.files() if "cam" in one.columns)
+    path = Path(arm.root, first)
+    path.chmod(0o600)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + bytes(64) + data[len(data) // 2 + 64 :])
+    (done,) = raw(arm, {"cam": SIZE}).columns
+    assert list(done.damaged) == [first]
+    assert done.written == 3
+    assert first in str(raw(arm, {"cam": SIZE}))
+    loader = sl.Loader(arm, window={"cam": [0]}, batch_size=8).frames(size=SIZE, copies=True)
+    with pytest.raises((DecodeError, OSError)):
+        batches(loader)
+    masked = loader.on_error("mask", budget=None)
+    assert any(not batch["valid"].all() for batch in batches(masked))
+
+
+def test_state_and_plan_say_where_frames_come_from(arm) -> None:
+    plain = sl.Loader(arm, window={"cam": [0]}, batch_size=8).frames(size=SIZE)
+    raw(arm, {"cam": SIZE})
+    copied = plain.frames(size=SIZE, copies=True)
+    assert "from training copies: cam 48x64, stretch, raw" in str(copied.plan())
+    assert "training copies" not in str(plain.plan())
+    for here, other in ((plain, copied), (copied, plain)):
+        with pytest.raises(LoaderStateError, match="the training copies that frames come from"):
+            here.load_state_dict(other.state_dict())
+    copied.load_state_dict(copied.state_dict())
+    old = {name: value for name, value in plain.state_dict().items() if name != "copies"}
+    plain.load_state_dict(old)  # of a release without copies
+
+
+def test_lower_rates_serve_the_steps_they_have(arm) -> None:
+    (done,) = raw(arm, {"cam": SIZE}, fps=10).columns
+    assert done.settings.every == 3
+    loader = sl.Loader(arm, window=sl.Window({"cam": range(0, 9, 3)}, stride=3), batch_size=4, shuffle=False)
+    same(batches(loader.frames(size=SIZE, copies=True)), batches(loader.frames(size=SIZE)))
+    between = sl.Loader(arm, window={"cam": [0]}, batch_size=4, shuffle=False).frames(size=SIZE, copies=True)
+    with pytest.raises(MissingCopyError, match=r"'ep_0', column 'cam'.*one of 3 frames, and frame 1 of .*--fps"):
+        batches(between.on_error("mask", budget=None))
+    with pytest.raises(ValueError, match="divides the 15 a second of column 'wrist'"):
+        raw(arm, {"wrist": SIZE, "cam": (8, 8)}, fps=7)
+
+
+def test_parts_of_a_file_keep_steps_from_their_own_beginning(tmp_path) -> None:
+    """As LeRobot has them: several rows share a file, each with a part of its own."""
+    films.write(tmp_path, ["b"])
+    kind = pa.struct([("url", pa.string()), ("first_frame", pa.int64()), ("num_frames", pa.int64())])
+    cells = [{"url": "b.mp4", "first_frame": first, "num_frames": 10} for first in (0, 7)]
+    table = pa.table({"sequence_id": ["x", "y"], "cam": pa.array(cells, kind)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    ds = sl.scan(tmp_path, column_types={"cam": sl.Video(fps=30)})
+    (done,) = raw(ds, {"cam": SIZE}, fps=10, out=tmp_path / "copies").columns
+    assert (done.files, done.frames) == (1, sum(n % 3 in (0, 7 % 3) for n in range(len(films.frames("b")))))
+    loader = sl.Loader(ds, window=sl.Window({"cam": [0, 3]}, stride=3), batch_size=4, shuffle=False)
+    same(batches(loader.frames(size=SIZE, copies=tmp_path / "copies")), batches(loader.frames(size=SIZE)))
+
+
+def test_settings_that_differ_are_refused_and_drop_makes_room(arm) -> None:
+    raw(arm)
+    with pytest.raises(sl.errors.SeqlakeError, match=r"found cam 48x64, stretch, raw; asked for cam 48x64, crop"):
+        raw(arm, {"cam": SIZE}, fit="crop")
+    planned = sl.drop_copies(arm, {"cam": SIZE}, dry_run=True)
+    assert planned == sl.drop_copies(arm, {"cam": SIZE})
+    assert {path.split("/")[2].split("-")[0] for path in planned} == {"cam"}
+    assert all(size > 0 for size in planned.values())
+    raw(arm, {"cam": SIZE}, fit="crop")
+    version = arm.version
+    sl.drop_copies(arm)
+    assert not list(arm.table.store.list("_seqlake/copies"))
+    arm.refresh()
+    assert arm.version == version
+    assert sl.validate(arm).ok
+
+
+def test_a_folder_of_its_own(arm, tmp_path) -> None:
+    out = tmp_path / "copies"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    raw(arm, out=out)
+    assert not list(arm.table.store.list("_seqlake/copies"))
+    loader = sl.Loader(arm, window={"cam": [0]}, batch_size=8, shuffle=False)
+    same(batches(loader.frames(size=SIZE, copies=out)), batches(loader.frames(size=SIZE)))
+    with pytest.raises(MissingCopyError):
+        loader.frames(size=SIZE, copies=True)
+    sl.drop_copies(arm, out=out)
+    assert [path.name for path in out.rglob("*") if path.is_file()] == ["mine.txt"]
+
+
+def test_what_is_not_ours_to_write_to_needs_a_folder(arm, tmp_path) -> None:
+    shutil.rmtree(tmp_path / "arm" / "_seqlake")
+    plain = sl.open(tmp_path / "arm")
+    with pytest.raises(ReadOnlyError, match=r"out=, and copies="):
+        raw(plain, {"cam": SIZE})
+    raw(plain, {"cam": SIZE}, out=tmp_path / "copies")
+    assert not (tmp_path / "arm" / "_seqlake").exists()
+    loader = sl.Loader(plain, window={"cam": [0]}, batch_size=8, shuffle=False)
+    same(batches(loader.frames(size=SIZE, copies=tmp_path / "copies")), batches(loader.frames(size=SIZE)))
+
+
+def test_the_codec_is_measured_and_explained(arm) -> None:
+    large = sl.prepare(arm, {"cam": SIZE}, budget="1 GB", on=HERE, dry_run=True)
+    (column,) = large.columns
+    assert large.planned
+    assert not list(arm.table.store.list("_seqlake/copies"))
+    assert "fastest of those that fit 1.0 GB" in str(large)
+    assert {line.split(":")[0] for line in column.why[1:]} == {"h264", "mjpeg", "ffv1", "raw"}
+    exact = raw(arm, {"cam": SIZE}).columns[0].nbytes
+    planned = sl.prepare(arm, {"cam": (49, 65)}, codec="raw", budget=10**9, on=HERE, dry_run=True).columns[0].nbytes
+    assert planned == pytest.approx(exact * 49 * 65 / 48 / 64, rel=0.2)
+    with pytest.raises(sl.errors.SeqlakeError, match="within 1,000 bytes, found about"):
+        sl.prepare(arm, {"cam": (49, 65)}, codec="raw", budget=1000, on=HERE)
+
+
+@pytest.mark.parametrize(
+    ("videos", "options", "error", "says"),
+    [
+        ({}, {}, ValueError, "expected columns with sizes"),
+        ({"cam": 224}, {}, ValueError, "height, width"),
+        ({"cam": (0, 8)}, {}, ValueError, "height, width"),
+        ({"cam": SIZE}, {"fit": "pad"}, ValueError, "stretch, letterbox, crop"),
+        ({"cam": SIZE}, {"codec": "av1"}, ValueError, "auto or one of h264"),
+        ({"cam": SIZE}, {"budget": "much"}, ValueError, "such as '20 GB'"),
+        ({"action": SIZE}, {}, SchemaMismatchError, "expected one of cam, wrist; found 'action'"),
+        ({"cma": SIZE}, {}, SchemaMismatchError, "expected one of cam, wrist; found 'cma'"),
+    ],
+)
+def test_what_cannot_be_meant(filmed, videos, options, error, says) -> None:
+    with pytest.raises(error, match=says):
+        raw(sl.open(filmed), videos, **options)
+
+
+class Pickled:
+    """As processes do it, without their starting: what travels is pickled."""
+
+    def run(self, function, tasks, /, *, done, tick):
+        for task in tasks:
+            function, result = pickle.loads(pickle.dumps((function, task)))[0], None
+            result = pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(task)))))
+            done(task, result)
+            tick()
+
+
+def test_copies_are_made_elsewhere(arm) -> None:
+    assert [one.written for one in raw(arm, on=Pickled()).columns] == [4, 4]
+
+
+def _many(root: Path, count: int) -> sl.Dataset:
+    (root / "a.mp4").write_bytes(films.film("b"))
+    ds = sl.create(root / "ds", sl.Schema({"cam": sl.Video(fps=30)}))
+    ds.append([{"sequence_id": f"{n:02}", "cam": sl.File(root / "a.mp4")} for n in range(count)])
+    return ds
+
+
+def _gone_on_with(ds: sl.Dataset, count: int) -> None:
+    """What has its record is whole, and is not made again."""
+    folder = Path(ds.root) / "_seqlake" / "copies"
+    before = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    kept = {name.removesuffix(".json") for name in before if name.endswith(".json") and name != "set.json"}
+    assert 0 < len(kept) < count, "it was not killed in the middle"
+    (again,) = raw(ds, {"cam": SIZE}).columns
+    assert (again.there, again.written) == (len(kept), count - len(kept))
+    after = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert not [name for name in after if name.endswith(".tmp")]
+    assert len(after) == 2 * count + 1
+    assert all(after[name] == before[name] for name in before if name.split(".")[0] in kept)
+    loader = sl.Loader(ds, window={"cam": [0]}, batch_size=64, shuffle=False)
+    same(batches(loader.frames(size=SIZE, copies=True)), batches(loader.frames(size=SIZE)))
+
+
+def _until(folder: Path, records: int, ended) -> None:
+    give_up = time.monotonic() + 120
+    while len(list(folder.rglob("*.json"))) <= records and not ended() and time.monotonic() < give_up:
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("records", [1, 6])
+def test_a_killed_run_is_gone_on_with(tmp_path, records) -> None:
+    ds = _many(tmp_path, 16)
+    child = multiprocessing.get_context("fork").Process(target=raw, args=(ds, {"cam": SIZE}))
+    child.start()
+    _until(tmp_path / "ds" / "_seqlake" / "copies", records, lambda: not child.is_alive())
+    child.kill()
+    child.join()
+    _gone_on_with(ds, 16)
+
+
+SCRIPT = """
+import sys
+import seqlake as sl
+
+if __name__ == "__main__":
+    sl.prepare(sl.open(sys.argv[1]), {"cam": (48, 64)}, codec="raw", workers=2)
+"""
+
+
+@pytest.mark.soak
+def test_a_run_of_several_processes_is_killed_with_them(tmp_path) -> None:
+    ds = _many(tmp_path, 60)
+    (tmp_path / "run.py").write_text(SCRIPT)
+    run = subprocess.Popen([sys.executable, str(tmp_path / "run.py"), ds.root], start_new_session=True)
+    _until(tmp_path / "ds" / "_seqlake" / "copies", 5, lambda: run.poll() is not None)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+    _gone_on_with(ds, 60)
+
+
+def test_vacuum_keeps_the_copies_of_what_is_kept(arm) -> None:
+    raw(arm)
+    before = [path for path, _ in arm.table.store.list("_seqlake/copies")]
+    assert not [path for path in arm.vacuum(older_than=_NO_TIME) if "copies" in path]
+    assert [path for path, _ in arm.table.store.list("_seqlake/copies")] == before
+    arm.delete(ids=["ep_0"])
+    planned = arm.vacuum(older_than=_NO_TIME, dry_run=True)
+    removed = arm.vacuum(older_than=_NO_TIME)
+    assert list(planned) == list(removed)
+    gone = [path for path in removed if "copies" in path]
+    assert sorted(path.split("/")[2].split("-")[0] + Path(path).suffix for path in gone) == [
+        *("cam.json", "cam.npy", "wrist.json", "wrist.npy")
+    ]
+    loader = sl.Loader(arm, window={"cam": [0], "wrist": [0]}, batch_size=8)
+    batches(loader.frames(size=SIZE, copies=True))
