@@ -100,7 +100,9 @@ def vanish(lake: tuple[str, Path, Path], pattern: str) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("verbs", [["rows", "frames", "update", "vacuum"], pytest.param(list(VERBS), marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "verbs", [["rows", "frames", "update", "vacuum"], pytest.param(list(VERBS), marks=pytest.mark.soak)]
+)
 def test_a_file_that_vanishes_is_an_error_of_ours(lake: tuple[str, Path, Path], verbs: list[str]) -> None:
     place, work, saved = lake
     for kind, pattern in KINDS[place.partition(":")[0]].items():
