@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import multiprocessing
 import os
 import pickle
@@ -10,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,7 +22,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.errors import DecodeError, LoaderStateError, MissingCopyError, ReadOnlyError, SchemaMismatchError
+from seqlake.copies.records import CopyRecord, Fingerprint
+from seqlake.errors import (
+    DecodeError,
+    LoaderStateError,
+    MissingCopyError,
+    ReadOnlyError,
+    SchemaMismatchError,
+    UnsafeReferenceError,
+)
 from seqlake.executors.processes import Processes
 
 from ..training import films  # noqa: TID252 - tests are no package that could be named
@@ -151,8 +162,7 @@ def test_a_copy_of_other_bytes_is_an_error(tmp_path) -> None:
 @pytest.mark.parametrize("codec", ["raw", "mjpeg", "h264"])
 def test_a_damaged_copy_is_no_damage_of_the_data(arm, codec) -> None:
     raw(arm, {"cam": SIZE}, codec=codec)
-    folder = next((arm.table.store.local("_seqlake/copies/x")).parent.glob("cam-*"))
-    for path in folder.iterdir():
+    for path in _folder(arm).iterdir():
         if path.suffix != ".json":
             path.write_bytes(path.read_bytes()[:-100])
     loader = sl.Loader(arm, window={"cam": [0]}, batch_size=8).frames(size=SIZE, copies=True)
@@ -160,6 +170,109 @@ def test_a_damaged_copy_is_no_damage_of_the_data(arm, codec) -> None:
         batches(loader.on_error("mask", budget=None))
     assert raw(arm, {"cam": SIZE}, codec=codec).columns[0].written == 4
     batches(loader)
+
+
+@pytest.mark.parametrize("codec", ["raw", "mjpeg", "h264"])
+def test_a_byte_that_changed_is_never_a_picture(arm, codec) -> None:
+    raw(arm, {"cam": SIZE}, codec=codec)
+    for path in _folder(arm).iterdir():
+        if path.suffix != ".json":
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 16
+            path.write_bytes(data)
+    loader = sl.Loader(arm, window={"cam": [0]}, batch_size=8).frames(size=SIZE, copies=True)
+    with pytest.raises(MissingCopyError, match=r"is damaged: .*--drop"):
+        batches(loader.on_error("mask", budget=None))
+
+
+def _folder(ds: sl.Dataset) -> Path:
+    (folder,) = (Path(ds.root) / "_seqlake" / "copies").glob("cam-*")
+    return folder
+
+
+def _times(count: int) -> str:
+    return base64.b64encode(zlib.compress(bytes(8 * count), 9)).decode()
+
+
+def _sealed(**changes) -> bytes:
+    """A record whose checksum is right, as whoever sends a dataset can write it."""
+    record = CopyRecord(reference="a.mp4", original=Fingerprint(nbytes=9), frames=3, times=_times(3), nbytes=9)
+    fields = json.loads(json.loads(record.document())["copy"]) | changes
+    body = json.dumps({name: value for name, value in fields.items() if value is not ...})
+    return json.dumps({"copy": body, "crc32": zlib.crc32(body.encode())}).encode()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"frames": value} for value in (2, 4, -1, 0, 3.0, "3", [], True, 10**18, 10**30)),
+        {"frames": 1 << 27, "times": _times(1 << 27)},
+        *({"time_base": value} for value in ("1e99999999", "0", "-1/30", "1/0", "1/" + "9" * 5000, 30, None)),
+        *({"phases": value} for value in ([], "0", [1], [-1], [10**30], [0.0], [[0]])),
+        *({"every": value} for value in (0, "1", 1.0)),
+        *({"times": value} for value in ("", "!", "\u2603", 3, base64.b64encode(b"x").decode())),
+        *({name: 7} for name in ("reference", "original", "index", "damage")),
+        {"original": {"nbytes": 1, "other": 2}},
+        {"nbytes": "9"},
+        {"frames": ...},
+        {"another": 1},
+        {"frames": 1, "times": base64.b64encode(zlib.compress((1 << 63).to_bytes(8, "little"))).decode()},
+    ],
+    ids=lambda changes: repr(changes)[:40],
+)
+def test_a_record_by_a_stranger_is_a_record_or_none(changes) -> None:
+    assert CopyRecord.parse(_sealed()).pts.tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match=r"."):
+        CopyRecord.parse(_sealed(**changes))
+
+
+def test_a_set_by_a_stranger_is_that_of_its_folder(arm) -> None:
+    raw(arm, {"cam": SIZE})
+    path = _folder(arm) / "set.json"
+    ours = json.loads(path.read_text())
+    loader = sl.Loader(arm, window={"cam": [0]}, batch_size=8)
+    others = [
+        {"height": 1 << 40},
+        {"height": 47},
+        {"column": "wrist"},
+        {"column": "../.."},
+        {"every": 10**30},
+        {"fit": []},
+    ]
+    for text in (*(json.dumps(ours | other) for other in others), "[" * 60_000):
+        path.write_text(text)
+        for use in (lambda: loader.frames(size=SIZE, copies=True), lambda: raw(arm, {"cam": SIZE})):
+            with pytest.raises(MissingCopyError, match=r"does not describe training copies.*--drop"):
+                use()
+    path.write_bytes(bytes(1 << 17))
+    with pytest.raises(MissingCopyError, match="expected at most 65,536 bytes"):
+        loader.frames(size=SIZE, copies=True)
+    assert sl.drop_copies(arm)
+
+
+def test_no_link_leads_what_is_made_or_dropped_elsewhere(arm, tmp_path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    raw(arm, {"cam": SIZE})
+    folder = _folder(arm)
+    for path in [path for path in folder.iterdir() if path.name != "set.json"]:
+        path.unlink()
+        if path.suffix == ".npy":
+            for name in (path.name, f"{path.name}.tmp"):
+                (folder / name).symlink_to(mine / name)
+    raw(arm, {"cam": SIZE})
+    assert not list(mine.iterdir())
+    (mine / "set.json").write_text("mine")
+    (folder.parent / "more").symlink_to(mine)
+    gone = sl.drop_copies(arm)
+    assert "_seqlake/copies/more/set.json" not in gone
+    assert (mine / "set.json").read_text() == "mine"
+    shutil.rmtree(folder.parent)
+    folder.parent.symlink_to(mine)
+    for verb in (raw, sl.drop_copies):
+        with pytest.raises(UnsafeReferenceError, match="link"):
+            verb(arm)
+    assert [path.name for path in mine.iterdir()] == ["set.json"]
 
 
 def test_a_damaged_original_stays_damage(arm) -> None:

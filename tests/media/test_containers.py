@@ -116,3 +116,5 @@ def test_what_a_stranger_s_schema_says_of_streams_and_rates_is_refused_by_name()
     assert len(media.open(Source(blob=data, column=ColumnType("video", stream=[1]))))  # a hint of others: a finding
     with pytest.raises(DecodeError, match="fps: expected frames per second, found '1/0'"):
         media.open_steps(0, lambda _: None, ColumnType("image", fps="1/0"))
+    with pytest.raises(DecodeError, match="fps: expected frames per second"):
+        media.open_steps(0, lambda _: None, ColumnType("image", fps="1e999999999"))  # which takes hours to compute

@@ -137,6 +137,18 @@ def test_an_index_that_lacks_what_its_decoder_must_know_is_made_again() -> None:
     assert opened(data, index={0: older}).read(np.arange(3)).shape == (3, clips.HEIGHT, clips.WIDTH, 3)
 
 
+def test_an_index_by_a_stranger_names_no_power_of_ten_to_compute() -> None:
+    """`Fraction("1e999999999")` takes hours."""
+    data = clips.clip("h264 with B-frames")
+    kept = opened(data).packets.to_bytes()
+    begin = kept.index(b'"time_base": "') + 14
+    end = kept.index(b'"', begin)
+    forged = kept[:begin] + b"1e" + b"9" * (end - begin - 2) + kept[end:]  # of equal length
+    assert end - begin > 2
+    with pytest.raises(CorruptFileError, match="expected a ratio"):
+        PacketIndex.from_bytes(forged)
+
+
 def test_an_index_of_open_groups_that_only_times_proved_is_made_again() -> None:
     """Damage that FFmpeg does not notice gives other pictures from each of them."""
     data = clips.clip("h264 open groups")

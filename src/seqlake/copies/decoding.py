@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seqlake import media
 from seqlake.abilities import HasStarts, ability
-from seqlake.errors import DecodeError, MissingCopyError
+from seqlake.errors import CorruptFrameError, DecodeError, MissingCopyError
+from seqlake.files.checksums import crc32
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Image, Video
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from seqlake.copies.settings import CopySettings
     from seqlake.protocols import Blob, Decoder, Ints
 
+_BEGIN = 8  # bytes of the number where pixels begin
 AGAIN = "Drop the copies and make them again: seqlake prepare --drop."
 
 
@@ -42,14 +45,19 @@ class CopyDecoder:
         self._location = blob.location
         self._decoder: Decoder | None = None
         self._pixels: NDArray[np.uint8] | None = None
+        self._sums = np.zeros(0, np.uint32)
         if settings.codec == "raw":
-            self._pixels = _flat(record, settings, blob)
+            self._pixels, self._sums = _flat(record, settings, blob)
+            self._proven = np.zeros(record.count, bool)
         elif settings.codec == "mjpeg":
             self._decoder = _pictures(record, blob)
         else:
             with self._blamed():
                 source = Source(blob=blob, column=Video(), index=record.index or None)
                 self._decoder = media.open(source, device=device)
+        if self._decoder is not None and len(self._decoder) != record.count:
+            self.close()
+            raise damaged(self._location, f"expected {record.count} frames.")
 
     def __len__(self) -> int:
         return self._record.frames
@@ -84,11 +92,14 @@ class CopyDecoder:
         if size not in (None, self._settings.size):
             raise ValueError(f"A copy has frames of {self._settings.size}, found size={size}.")
         numbers = self._numbers(np.asarray(indices, np.int64))
+        if out is None:
+            out = np.empty((len(numbers), *self._settings.size, 3), np.uint8)
+        if not len(numbers):
+            return out
         if self._pixels is not None:
+            self._prove(self._pixels, numbers)
             return _taken(self._pixels, numbers, out)
         assert self._decoder is not None
-        if not len(numbers):
-            return np.empty((0, *self._settings.size, 3), np.uint8)
         with self._blamed():
             return self._decoder.read(numbers, out=out)
 
@@ -116,6 +127,13 @@ class CopyDecoder:
             )
         return places
 
+    def _prove(self, pixels: NDArray[np.uint8], numbers: Ints) -> None:
+        """Compare frames with their checksums, each when it is first asked for."""
+        for number in numbers[~self._proven[numbers]].tolist():
+            if crc32(pixels[number].data) != self._sums[number]:
+                raise damaged(self._location, f"the bytes of frame {number} have changed.")
+            self._proven[number] = True
+
     @contextmanager
     def _blamed(self) -> Iterator[None]:
         """Damage of a copy is not damage of the data."""
@@ -130,21 +148,27 @@ def damaged(location: str, why: object, /) -> MissingCopyError:
     return MissingCopyError(f"the training copy {location} is damaged: {why}", path=location, hint=AGAIN)
 
 
-def _flat(record: CopyRecord, settings: CopySettings, blob: Blob) -> NDArray[np.uint8]:
-    """[frames, height, width, 3] the pixels where they lie, or in memory where they lie elsewhere."""
-    begin, shape = int.from_bytes(record.index, "little"), (record.count, *settings.size, 3)
-    if begin + int(np.prod(shape)) != blob.size:
+def _flat(record: CopyRecord, settings: CopySettings, blob: Blob) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+    """[frames, height, width, 3] the pixels where they lie, or in memory where they lie elsewhere; [frames] CRC-32."""
+    begin, sums = int.from_bytes(record.index[:_BEGIN], "little"), _numbers_of(record, blob, record.index[_BEGIN:])
+    shape = (record.count, *settings.size, 3)
+    if begin + prod(shape) != blob.size or len(sums) != record.count:
         raise damaged(blob.location, f"expected {shape} numbers from byte {begin} on, found {blob.size} bytes.")
     view = blob.view()
     if view is None:
         (view,) = blob.ranges(np.array([0]), np.array([blob.size]))
-    return np.frombuffer(view, np.uint8, offset=begin).reshape(shape)
+    return np.frombuffer(view, np.uint8, offset=begin).reshape(shape), sums
 
 
-def _taken(pixels: NDArray[np.uint8], numbers: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
-    if out is None:
-        out = np.empty((len(numbers), *pixels.shape[1:]), np.uint8)
-    if len(numbers) and (np.diff(numbers) == 1).all():
+def _numbers_of(record: CopyRecord, blob: Blob, data: bytes) -> NDArray[np.uint32]:
+    """What an index has of each frame."""
+    if len(data) % 4:
+        raise damaged(blob.location, f"the index of {record.reference} is none.")
+    return np.frombuffer(data, "<u4")
+
+
+def _taken(pixels: NDArray[np.uint8], numbers: Ints, out: NDArray[Any]) -> NDArray[Any]:
+    if (np.diff(numbers) == 1).all():
         out[:] = pixels[numbers[0] : numbers[0] + len(numbers)]
     else:
         np.take(pixels, numbers, axis=0, out=out, mode="clip")  # unbuffered; the numbers were checked
@@ -152,15 +176,18 @@ def _taken(pixels: NDArray[np.uint8], numbers: Ints, out: NDArray[Any] | None) -
 
 
 def _pictures(record: CopyRecord, blob: Blob) -> Decoder:
-    """JPEGs end to end, whose sizes the record has."""
-    ends = np.cumsum(np.frombuffer(record.index, "<u4"), dtype=np.int64)
-    if len(ends) != record.count or (len(ends) and int(ends[-1]) != blob.size):
+    """JPEGs end to end, of which the record has the sizes, then their CRC-32."""
+    sizes, sums = np.split(_numbers_of(record, blob, record.index), [record.count])
+    ends = np.cumsum(sizes, dtype=np.int64)
+    if len(sums) != len(ends) or len(ends) != record.count or int(ends[-1]) != blob.size:
         raise damaged(blob.location, f"expected {record.count} pictures, found {len(ends)} in {blob.size} bytes.")
     begins = np.concatenate([np.zeros(1, np.int64), ends])
     kind = Image()
 
     def picture(number: int) -> Source:
         (data,) = blob.ranges(begins[number : number + 1], ends[number : number + 1])
+        if crc32(data) != sums[number]:
+            raise CorruptFrameError(f"The bytes of picture {number} have changed.")
         return Source(blob=bytes(data), column=kind)
 
     return media.open_steps(len(ends), picture, kind)

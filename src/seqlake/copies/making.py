@@ -14,6 +14,7 @@ from seqlake import media
 from seqlake.copies.records import CopyRecord, kept_of, packed
 from seqlake.copies.settings import SUFFIXES
 from seqlake.errors import CorruptFileError, DecodeError, MissingFileError, SchemaMismatchError
+from seqlake.files.checksums import crc32
 from seqlake.files.stores import open_blob
 from seqlake.media import TICKS, Encoding, VideoEncoder, encode_image
 from seqlake.protocols import Source
@@ -84,6 +85,7 @@ class CopyMaker:
         place, settings = self.group.place, self.group.settings
         store, path = place.store, self.group.path(reference)
         facts: dict[str, Any] = {"reference": reference, "original": original, "every": settings.every}
+        store.delete([f"{path}{PASSING}"])  # ours alone; a link there would lead what is written elsewhere
         try:
             decoder = media.open(originals.files.source(reference, self.column))
             with tempfile.TemporaryDirectory(prefix="seqlake-copies-") as scratch:
@@ -233,19 +235,22 @@ class _Film:
 
 
 class _Jpegs:
-    """JPEGs end to end; the index has their sizes."""
+    """JPEGs end to end; the index has their sizes, then their CRC-32."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
         self._file = target.open("wb")
         self._sizes: list[int] = []
+        self._sums: list[int] = []
 
     def write(self, picture: NDArray[np.uint8], /) -> None:
-        self._sizes.append(self._file.write(encode_image(picture, format="jpeg")))
+        data = encode_image(picture, format="jpeg")
+        self._sizes.append(self._file.write(data))
+        self._sums.append(crc32(data))
 
     def close(self) -> bytes:
         self._file.close()
-        return np.array(self._sizes, "<u4").tobytes()
+        return np.array(self._sizes + self._sums, "<u4").tobytes()
 
     def abort(self) -> None:
         self._file.close()
@@ -253,7 +258,7 @@ class _Jpegs:
 
 
 class _Flat:
-    """Pixels as numpy's own file; the index says where they begin."""
+    """Pixels as numpy's own file; the index says where they begin, and each frame's CRC-32."""
 
     def __init__(self, target: Path, shape: tuple[int, ...]) -> None:
         self._target = target
@@ -261,13 +266,16 @@ class _Flat:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._file, header)
         self._begin = self._file.tell()
+        self._sums: list[int] = []
 
     def write(self, picture: NDArray[np.uint8], /) -> None:
-        self._file.write(np.ascontiguousarray(picture).data)
+        data = np.ascontiguousarray(picture).data
+        self._file.write(data)
+        self._sums.append(crc32(data))
 
     def close(self) -> bytes:
         self._file.close()
-        return self._begin.to_bytes(8, "little")
+        return self._begin.to_bytes(8, "little") + np.array(self._sums, "<u4").tobytes()
 
     def abort(self) -> None:
         self._file.close()

@@ -14,7 +14,7 @@ from seqlake.copies.choosing import choose, measure, megabytes
 from seqlake.copies.making import PASSING, CopyMade, CopyMaker, CopyTask
 from seqlake.copies.reading import CopyFolder, CopySet
 from seqlake.copies.records import Originals
-from seqlake.copies.settings import FITS, SETTINGS, Codec, CopySettings, Fit
+from seqlake.copies.settings import FITS, LARGEST, SETTINGS, Codec, CopySettings, Fit
 from seqlake.dataset.progress import counting
 from seqlake.errors import (
     DecodeError,
@@ -25,6 +25,7 @@ from seqlake.errors import (
     SeqlakeError,
 )
 from seqlake.executors.processes import Processes
+from seqlake.files.stores import list_without_links
 from seqlake.spec.alignment import clock_of, own_rate
 from seqlake.versions import names
 from seqlake.windows.sources import cells_of, place_of
@@ -205,7 +206,7 @@ def drop_copies(
     folders = None if videos is None else {place.expect(name, size).folder for name, size in videos.items()}
     store = place.store
     gone = {}
-    for path, size in store.list(place.prefix.rstrip("/")):
+    for path, size in list_without_links(store, place.prefix.rstrip("/")):
         folder, slash, name = path.removeprefix(place.prefix).partition("/")
         if slash and (folders is None or folder in folders) and (place.prefix or _is_ours(name)):
             gone[path] = size
@@ -228,7 +229,7 @@ def _check(videos: object, fit: str, codec: str) -> None:
         raise ValueError(f"prepare: expected columns with sizes, as in {{'cam': (224, 224)}}, found {videos!r}.")
     for name, size in videos.items():
         pair = isinstance(size, (tuple, list)) and len(size) == 2
-        if not (pair and all(type(one) is int and 0 < one < 1 << 14 for one in size)):
+        if not (pair and all(type(one) is int and 0 < one <= LARGEST for one in size)):
             raise ValueError(f"prepare: expected (height, width) in pixels for {name!r}, found {size!r}.")
     if fit not in FITS:
         raise ValueError(f"prepare fit: expected one of {', '.join(FITS)}, found {fit!r}.")
@@ -380,7 +381,7 @@ def _run(plan: _Plan, executor: Executor) -> Prepared:
     place, settings, prepared = plan.group.place, plan.group.settings, plan.prepared
     store = place.store
     folder = f"{place.prefix}{settings.folder}"
-    store.delete([path for path, _ in store.list(folder) if path.endswith(PASSING)])
+    store.delete([path for path, _ in list_without_links(store, folder) if path.endswith(PASSING)])
     if place.settings(settings.column, settings.size) is None:
         store.put(f"{folder}/{SETTINGS}", settings.document())
     assert plan.column.type is not None

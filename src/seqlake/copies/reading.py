@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from seqlake.copies.records import Originals
     from seqlake.protocols import Readable, Store
 
-_SMALL = 1 << 28  # bytes of a record
+_RECORD = 1 << 28  # bytes of a record: an index of as many packets as a file may have
+_DESCRIPTION = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class CopyFolder:
     def settings(self, column: str, size: tuple[int, int], /) -> CopySettings | None:
         """The set of a column and size; None where there is none."""
         path = f"{self.prefix}{folder_of(column, size)}/{SETTINGS}"
-        data = _small(self.store, path)
+        data = _small(self.store, path, _DESCRIPTION)
         return None if data is None else CopySettings.parse(data, where=f"{self.root}/{path}")
 
     def all(self) -> list[CopySettings]:
@@ -66,7 +67,7 @@ class CopyFolder:
         return [
             CopySettings.parse(data, where=f"{self.root}/{path}")
             for path in paths
-            if (data := _small(self.store, path)) is not None
+            if (data := _small(self.store, path, _DESCRIPTION)) is not None
         ]
 
     def expect(self, column: str, size: tuple[int, int], /) -> CopySettings:
@@ -114,7 +115,7 @@ class CopySet:
             MissingCopyError: It is damaged.
         """
         path = self.path(reference, ".json")
-        data = _small(store, path)
+        data = _small(store, path, _RECORD)
         try:
             return None if data is None else CopyRecord.parse(data)
         except ValueError as error:
@@ -175,8 +176,10 @@ class OpenCopy:
         return CopyDecoder(self.record, self.group.settings, blob, device=device)
 
 
-def _small(store: Store, path: str) -> bytes | None:
+def _small(store: Store, path: str, most: int) -> bytes | None:
     try:
-        return read_all(store.blob(path), most=_SMALL)
+        return read_all(store.blob(path), most=most)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except CorruptFileError as error:  # it is larger: no damage of the data
+        raise damaged(f"{store.root}/{path}", error) from error

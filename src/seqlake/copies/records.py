@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake import media
 from seqlake.abilities import KeepsFiles, ability
+from seqlake.spec.alignment import ratio
 from seqlake.versions import names
 from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
     from seqlake.protocols import Blob, Copied, Ints, Readable
 
+_FAR = 1 << 62  # ticks
 _EDGE = 1 << 16  # bytes of either end of a file that are compared where nobody knows its digest
 
 
@@ -158,15 +161,39 @@ class CopyRecord:
             if zlib.crc32(body.encode()) != document["crc32"]:
                 raise ValueError("its bytes have changed")
             fields: dict[str, Any] = json.loads(body)
+            _expect_plain(fields)
             fields["original"] = Fingerprint(**fields["original"])
-            fields["phases"] = tuple(int(phase) for phase in fields["phases"])
-            fields["time_base"] = Fraction(fields["time_base"])
+            fields["phases"] = tuple(fields["phases"])
+            fields["time_base"] = ratio(fields["time_base"])
             fields["index"] = base64.b64decode(fields["index"])
             record = cls(**fields)
-            _ = record.pts  # as many as frames
+            if record.time_base <= 0 or record.pts.min(initial=0) < -_FAR or record.pts.max(initial=0) > _FAR:
+                raise ValueError("it tells no times")  # or not as many as frames, as `pts` says
         except (TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(str(error)) from error
         return record
+
+
+_KINDS = {
+    **dict.fromkeys(("reference", "damage", "times", "time_base", "index"), str),
+    **dict.fromkeys(("frames", "every", "nbytes"), int),
+    "original": dict,
+    "phases": list,
+}
+
+
+def _expect_plain(fields: dict[str, Any], /) -> None:
+    """Refuse what no record has, before anything is computed with it: whoever sent the dataset wrote it."""
+    for name, kind in _KINDS.items():
+        if type(fields[name]) is not kind:
+            raise ValueError(f"expected {name!r} to be {kind.__name__}, found {type(fields[name]).__name__}")
+    frames, every, phases = fields["frames"], fields["every"], fields["phases"]
+    if not 0 <= frames <= media.PACKETS.value:
+        raise ValueError(f"expected 0 to {media.PACKETS.value:,} frames ({media.PACKETS.name}), found {frames}")
+    if not frames and not fields["damage"]:
+        raise ValueError("expected frames, found none and no damage")
+    if not phases or not all(type(phase) is int and 0 <= phase < every for phase in phases):
+        raise ValueError(f"expected remainders by {every}, found {str(phases)[:80]}")
 
 
 def kept_of(frames: int, every: int, phases: tuple[int, ...], /) -> Ints:

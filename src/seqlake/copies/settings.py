@@ -18,9 +18,12 @@ Codec = Literal["h264", "mjpeg", "ffv1", "raw"]
 FITS: tuple[Fit, ...] = get_args(Fit)
 CODECS: tuple[Codec, ...] = get_args(Codec)
 SUFFIXES: Mapping[str, str] = {"h264": ".mp4", "ffv1": ".mp4", "mjpeg": ".mjpeg", "raw": ".npy"}
-FORMAT = "seqlake training copies 1"
+FORMAT = "seqlake training copies 2"
 SETTINGS = "set.json"
+LARGEST = (1 << 14) - 1
+"""Pixels of a side."""
 
+_SLOWEST = 1 << 31  # of so many frames one is kept
 _SLUG = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -67,13 +70,13 @@ class CopySettings:
 
     @classmethod
     def parse(cls, data: bytes, /, *, where: str) -> CopySettings:
-        """From its file.
+        """From its file, `<folder>/set.json`.
 
         Raises:
-            MissingCopyError: It is no such file.
+            MissingCopyError: It is no such file, or that of another folder.
         """
         try:
-            settings = cls._checked(**json.loads(data))
+            settings = cls._checked(where.split("/")[-2], **json.loads(data))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise MissingCopyError(
                 f"{where} does not describe training copies of this release: {error}.",
@@ -83,12 +86,15 @@ class CopySettings:
         return settings
 
     @classmethod
-    def _checked(cls, *, format: str, **fields: Any) -> CopySettings:  # noqa: A002 - as the file has it
+    def _checked(cls, folder: str, /, *, format: str, **fields: Any) -> CopySettings:  # noqa: A002 - as the file has it
         settings = cls(**fields)
-        plain = all(type(number) is int and number > 0 for number in (*settings.size, settings.every))
+        plain = all(type(side) is int and 0 < side <= LARGEST for side in settings.size)
+        plain = plain and type(settings.every) is int and 0 < settings.every <= _SLOWEST
         known = settings.fit in FITS and settings.codec in CODECS and isinstance(settings.column, str)
         if format != FORMAT or not plain or not known:
             raise ValueError(f"expected {FORMAT!r} with values that can be, found {format!r}")
+        if settings.folder != folder:
+            raise ValueError(f"it is that of {settings.folder}")
         return settings
 
 

@@ -27,11 +27,13 @@ from seqlake.media._encoding import (
     image_format,
 )
 from seqlake.media._frames import Frames, LazyDecoder
+from seqlake.media._limits import PACKETS
 from seqlake.media._resampling import FASTEST, SLOWEST, resampled, resampled_count
 from seqlake.media._sound import cut as cut_sound
 from seqlake.media.image import ImageDecoder
 from seqlake.media.spatial import encode as encode_cloud
 from seqlake.media.video.codes import pixels_of
+from seqlake.spec.alignment import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FASTEST",
+    "PACKETS",
     "PICTURES",
     "SLOWEST",
     "TICKS",
@@ -157,9 +160,10 @@ def open_steps(count: int, picture: Callable[[int], Source | None], column: Colu
     """
     rate = column.get("fps")
     try:
-        exact_rate = Fraction(str(rate)) if rate else None
+        written = ratio(rate) if isinstance(rate, str) else Fraction(str(rate or 0))
     except (ValueError, ArithmeticError):
-        raise DecodeError(f"fps: expected frames per second, found {rate!r}. Mend the column's type.") from None
+        raise DecodeError(f"fps: expected frames per second, found {rate!r:.80}. Mend the column's type.") from None
+    exact_rate = written or None
     if column.type == "4d":
         return spatial.open_steps(count, picture, rate=exact_rate)
     return _measured(ImageDecoder(count, picture, rate=exact_rate), column)

@@ -7,6 +7,7 @@ the video whose counted frames equal T; `length / duration_seconds`; the highest
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ LOOKED_AT = 16
 _BROADCAST = tuple(Fraction(whole * 1000, 1001) for whole in (24, 30, 48, 60, 120))
 _LARGEST_DENOMINATOR = 1001  # of the broadcast rates
 _ROUNDING = Fraction(1, 1000)  # seconds
+_RATIO = re.compile(r"\d{1,18}(/\d{1,18})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,23 @@ def _is_positive(rate: Any) -> bool:
         return bool(0 < rate < float("inf"))
     except (TypeError, ValueError):  # nothing that compares with a number
         return False
+
+
+def ratio(text: str, /) -> Fraction:
+    """A ratio as `str` writes it, out of a file that anybody may have written.
+
+    Unlike `Fraction(text)`, which computes the power of ten that a short text may name, and takes hours.
+
+    Raises:
+        ValueError: It is another text.
+
+    Example:
+        >>> ratio("30000/1001")
+        Fraction(30000, 1001)
+    """
+    if not (isinstance(text, str) and _RATIO.fullmatch(text)):
+        raise ValueError(f"expected a ratio as 30000/1001, found {text!r:.80}")
+    return Fraction(text)
 
 
 def _simplest(rate: Fraction, *, tolerance: Fraction) -> Fraction:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,11 @@ import pyarrow as pa
 from seqlake.errors import CorruptFileError
 from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.media._limits import PACKETS, frame_pixels
+from seqlake.spec.alignment import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from fractions import Fraction
 
     from numpy.typing import NDArray
 
@@ -190,8 +191,8 @@ class PacketIndex:
                 "extradata": base64.b64decode(header["extradata"]),
                 "changes": _of_json(header["changes"]),
                 "palettes": _of_json(header.get("palettes", ())),
-                "time_base": Fraction(header["time_base"]),
-                "rate": Fraction(header["rate"]),
+                "time_base": ratio(header["time_base"]),
+                "rate": ratio(header["rate"]),
                 "tags": tuple(header["tags"]),
                 "turn": tuple(header["turn"]),
             }
