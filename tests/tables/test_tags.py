@@ -311,7 +311,7 @@ def test_names_belong_to_the_table_and_not_to_its_name(kind: str, tmp_path) -> N
     assert renamed.tags() == {"v1": first.id}
 
 
-@pytest.mark.parametrize("kind", ["iceberg", "ducklake", "ducklake, sqlite"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "ducklake", "ducklake, sqlite"])
 def test_a_table_dropped_and_made_again_is_another_one(kind: str, tmp_path) -> None:
     """Whoever has the first one open never sees, changes, names or vacuums the second."""
     ds = create(kind, tmp_path)

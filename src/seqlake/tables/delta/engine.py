@@ -35,6 +35,7 @@ from seqlake.files.locations import absolute, is_local, local_path, scheme
 from seqlake.files.stores import list_without_links, open_store
 from seqlake.spec.schema import ID, comparable
 from seqlake.tables._lakes import paths, types
+from seqlake.tables._lakes.damage import replaced
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
 from seqlake.tables.delta import actions, listing, retention, schemas
 from seqlake.tables.delta.log import LOG, MESSAGE, DeltaLog, described, hold_checkpoints, is_there
@@ -47,9 +48,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
-    from seqlake.protocols import Version
+    from seqlake.protocols import Store, Version
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeProposal
+    from seqlake.tables._lakes.naming import VersionNames
 
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
 
@@ -71,6 +73,7 @@ class DeltaEngine(LakeEngine):
         self._options = None if options is None else Storage(options)
         self._newest: Any = None
         self._bounded = False
+        self._seen: tuple[int, bytes, str] | None = None  # a version, the digest of its file, and the table's id
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_newest": None}
@@ -104,8 +107,27 @@ class DeltaEngine(LakeEngine):
 
     @property
     def log(self) -> DeltaLog:
-        """The JSON files of the log."""
-        return DeltaLog(open_store(self._root, storage=self._storage))
+        """The JSON files of the log, of the table that was opened.
+
+        Raises:
+            DatasetNotFoundError: That one was removed; another one may have its folder by now.
+        """
+        log = self._log()
+        if self._seen is None:
+            return log
+        number, digest, name = self._seen
+        if not log.digest(number) or log.digest(number) != digest:
+            self._newest, self._bounded = None, False
+            table = self._loaded(None)
+            if str(table.metadata().id) != name:
+                raise replaced(self._root)
+            self._see(table, log)
+        return log
+
+    def names(self, store: Store, /) -> VersionNames:
+        """Where the names of versions of the table that was opened are kept."""
+        _ = self.log
+        return super().names(store)
 
     # ---- reading
     def state(self, version: int | str | datetime | None = None, /) -> TableState:
@@ -117,15 +139,15 @@ class DeltaEngine(LakeEngine):
         log = self.log
         number = retention.number_of(log, version)
         try:
-            table = self._table(number)
-        except _deltalake().exceptions.TableNotFoundError as error:
-            raise self._absent() from error
+            table = self._loaded(number)
         except SeqlakeError:
             raise
         except Exception as error:
             if number is None:
                 raise
             raise retention.not_found(log, number) from error
+        if number is None or self._seen is None:
+            self._see(table, log)
         actions.refuse_to_read(table.protocol(), root=self._root)
         fields = schemas.fields_of(table)
         actions.refuse_inner_names(schemas.renamed_inside(fields), root=self._root)
@@ -243,7 +265,7 @@ class DeltaEngine(LakeEngine):
                 path=self._root,
                 hint="A vacuum removed them; `ds.versions()` lists newer versions.",
             ) from error
-        return self.log.version(int(base.version.id) + 1)
+        return self._log().version(int(base.version.id) + 1)
 
     def confirm(self, version: int | str, /) -> None:
         """Refuse a version that no longer can be read; the number of the oldest is written before anything goes."""
@@ -259,15 +281,30 @@ class DeltaEngine(LakeEngine):
 
     def drop(self) -> None:
         """Remove the log, and every data file that it names or that is ours."""
-        store = open_store(self._root, storage=self._storage)
+        store = self.log.store
         store.delete([path for path, _ in list_without_links(store, LOG)])
         store.delete([path for path, _ in list_without_links(store, names.DATA) if paths.owner(path) is not None])
 
     # ---- inside
+    def _log(self) -> DeltaLog:
+        """Whatever log is there."""
+        return DeltaLog(open_store(self._root, storage=self._storage))
+
+    def _see(self, table: Any, log: DeltaLog) -> None:
+        """Remember what tells this table from another one that has its folder later."""
+        number = int(table.version())
+        self._seen = (number, log.digest(number), str(table.metadata().id))
+
+    def _loaded(self, version: int | None) -> Any:
+        try:
+            return self._table(version)
+        except _deltalake().exceptions.TableNotFoundError as error:
+            raise self._absent() from error
+
     def _table(self, version: int | None) -> Any:
         deltalake = _deltalake()
         if not self._bounded:
-            hold_checkpoints(self.log.store)
+            hold_checkpoints(self._log().store)
             self._bounded = True
         if version is None:
             if self._newest is None:

@@ -5,6 +5,7 @@ Those are looked at before deltalake decodes them: some kilobytes of Parquet may
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from datetime import UTC, datetime
@@ -47,6 +48,7 @@ class DeltaLog:
     def __init__(self, store: Store, /) -> None:
         self.store = store
         self._read: dict[int, list[dict[str, Any]]] = {}
+        self._heads: dict[int, tuple[bytes, bytes]] = {}
 
     @property
     def root(self) -> str:
@@ -70,6 +72,10 @@ class DeltaLog:
                 self._read[number] = self._parsed(data, number)
         return [self._read.get(number) for number in numbers]
 
+    def digest(self, number: int, /) -> bytes:
+        """Of the bytes of a version's file; empty where it is not there (any more)."""
+        return self._head(number)[0]
+
     def create(self, number: int, lines: Iterable[Mapping[str, Any]], /, *, transaction: str) -> None:
         """Make a version, durably.
 
@@ -89,8 +95,18 @@ class DeltaLog:
         """A version as callers see it; its rows are not known here, and its files are not looked at."""
         if number in self._read:
             return described(number, self._read[number])
-        lines = (read(self.store, path(number)) or b"").splitlines()
-        return described(number, self._parsed(b"\n".join(one for one in lines if b'"commitInfo"' in one[:40]), number))
+        return described(number, self._parsed(self._head(number)[1], number))
+
+    def _head(self, number: int) -> tuple[bytes, bytes]:
+        """A digest of a version's file, and the lines of it that say what the commit was."""
+        if number not in self._heads:
+            data = read(self.store, path(number))
+            lines = (data or b"").splitlines()
+            self._heads[number] = (
+                b"" if data is None else hashlib.sha256(data).digest(),
+                b"\n".join(one for one in lines if b'"commitInfo"' in one[:40]),
+            )
+        return self._heads[number]
 
     def oldest(self) -> int:
         """The oldest version that a vacuum left readable."""
