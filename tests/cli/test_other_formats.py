@@ -10,6 +10,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.cli import bench
+from seqlake.errors import SchemaMismatchError
 
 from ..formats.rlds.conftest import arm_folder  # noqa: TID252 - one tool for several rooms
 
@@ -131,6 +132,34 @@ def test_sequences_are_cut_where_a_clock_relates_their_columns(verb: str, more: 
         assert (done.code, done.out) == (1, "")
         assert said in done.err
         assert len(done.err.splitlines()) == 1
+
+
+def test_a_rate_that_nobody_says_is_declared_after_the_conversion(home: Path, tmp_path: Path) -> None:
+    """The advice is a line of code, which does it; of a dataset of ours it needs no conversion."""
+    verbs = {
+        "trim": lambda rows, out: sl.trim(rows, out, seconds=(0, 0.1)).dataset,
+        "segment": lambda rows, out: sl.segment(rows, out, seconds=[0.1]).dataset,
+        "resample": lambda rows, out: sl.resample(rows, out, fps=10),
+    }
+    for name in SEQUENCES:
+        rows = sl.scan(home / name)
+        said = set()
+        for verb, do in verbs.items():
+            with pytest.raises(SchemaMismatchError, match="convert it and declare it there") as refused:
+                do(rows, tmp_path / "none")
+            said.add(str(refused.value).partition("there: ")[2].rstrip("."))
+            assert not (tmp_path / "none").exists(), verb
+        [line] = said
+        out = tmp_path / f"{name}-converted"
+        eval(line, {"sl": sl, "source": rows, "out": out})
+        assert all(len(do(sl.open(out), tmp_path / f"{name}-{verb}")) for verb, do in verbs.items())
+    own = sl.open(home / "own")
+    for do in verbs.values():
+        for rows in (own, own.where("true")):
+            with pytest.raises(
+                SchemaMismatchError, match=r"declare it, as in ds\.set_type\('wrist', sl\.Trajectory\(dim=2"
+            ):
+                do(rows, tmp_path / "none")
 
 
 def test_an_rlds_dataset_with_damaged_pictures_says_which(tmp_path: Path, run: Any) -> None:

@@ -18,6 +18,7 @@ from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.cells import BatchRow
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reshaping.merging import whole
+from seqlake.dataset.reshaping.slicing import rate_advice
 from seqlake.dataset.writing.carrying import Carrier, FilesMode
 from seqlake.dataset.writing.staging import ShardShape
 from seqlake.dataset.writing.values import cell
@@ -134,7 +135,7 @@ class _Plan:
         self._methods = {name: _method_of(schema[name], method) for name in chosen}
         if isinstance(method, Mapping) and (wrong := [name for name in method if name not in chosen]):
             raise SchemaMismatchError(f"method: {wrong[0]!r} is none of the columns {', '.join(chosen) or '(none)'}.")
-        self._needs_rate(chosen)
+        self._needs_rate(source, chosen)
         self.schema = self._declared(chosen, stamps)
 
     def resampled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -215,7 +216,7 @@ class _Plan:
             )
         return count
 
-    def _needs_rate(self, chosen: Sequence[str]) -> None:
+    def _needs_rate(self, source: Excerpt, chosen: Sequence[str]) -> None:
         for name in chosen:
             if (
                 self._clock is None
@@ -224,7 +225,7 @@ class _Plan:
             ):
                 raise SchemaMismatchError(
                     f"Nothing says how many samples of {name!r} there are in a second.",
-                    hint="Declare it first, as in sl.Trajectory(dim=7, fps=20).",
+                    hint=f"First {rate_advice(source, name)}",
                 )
 
     def _declared(self, chosen: Sequence[str], stamps: set[str | None]) -> Schema:

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.abilities import HasVersion, ability
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.errors import SchemaMismatchError
 from seqlake.shards.cells import listed
 from seqlake.spec.alignment import Clock, Observed, on_clock, own_rate, sample_at, steps_of_row
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from seqlake.dataset.reading.cells import BatchRow
     from seqlake.dataset.reading.sequence import SequenceView
-    from seqlake.spec.schema import Schema
+    from seqlake.protocols import Readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,23 @@ class Piece:
         return self.start == 0 and self.stop == self.steps
 
 
+def rate_advice(source: Readable, name: str | None = None, /) -> str:
+    """What to do where nothing says a rate, as half a sentence: who may declare it, how, and at which signal.
+
+    Args:
+        source: The rows.
+        name: The signal; by default the first one that stands on the clock.
+    """
+    schema = source.schema
+    signals = (one for one in schema if schema[one].category == "temporal" and schema[one].timestamps is None)
+    name = next(signals, "action") if name is None else name
+    dim = schema[name].type.to_json().get("dim") if name in schema and schema[name].type is not None else None
+    kind = "sl.ColumnType('trajectory', fps=20)" if dim is None else f"sl.Trajectory(dim={dim}, fps=20)"
+    if ability(Excerpt.of(source).source, HasVersion) is not None:
+        return f"declare it, as in ds.set_type({name!r}, {kind})."
+    return f"convert it and declare it there: sl.convert(source, out).set_type({name!r}, {kind})."
+
+
 class Spans:
     """Which samples of a column belong to a piece.
 
@@ -58,12 +77,13 @@ class Spans:
     sample at or before the piece's first moment, as windows do, and has as many as the piece lasts.
 
     Args:
-        schema: All columns.
+        source: The rows.
         clock: Of the dataset.
     """
 
-    def __init__(self, schema: Schema, clock: Clock, /) -> None:
-        self._schema = schema
+    def __init__(self, source: Readable, clock: Clock, /) -> None:
+        self._source = source
+        self._schema = schema = source.schema
         self.clock = clock
         self._times = {name: schema[name].timestamps for name in schema}
         self._origins = {str(self._times[n]): origin_of(schema, n) for n in self._times if self.stamps_of(n)}
@@ -107,7 +127,7 @@ class Spans:
         if self.clock.rate is None:
             raise SchemaMismatchError(
                 f"Column {name!r} has its own times, and nothing says how long a step of the clock is.",
-                hint="Declare fps at a signal, as in sl.Trajectory(dim=7, fps=20).",
+                hint=f"First {rate_advice(self._source)}",
             )
         return self.clock.rate
 

@@ -22,7 +22,7 @@ from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.cells import BatchRow
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reshaping.merging import whole
-from seqlake.dataset.reshaping.slicing import Piece, Spans, changes, sliced, steps_in
+from seqlake.dataset.reshaping.slicing import Piece, Spans, changes, rate_advice, sliced, steps_in
 from seqlake.dataset.writing.carrying import Carrier
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.dataset.writing.staging import ShardShape, Staging
@@ -301,7 +301,7 @@ def trim(
         raise ValueError("Give steps (start, stop) or seconds, not both.")
     clock = dataset_clock(selection)
     if seconds is not None:
-        start, stop = (None if one is None else _step(one, clock.rate) for one in seconds)
+        start, stop = (None if one is None else _step(one, clock.rate, selection) for one in seconds)
 
     def borders(_: BatchRow, steps: int) -> list[tuple[int, int]]:
         first, last, _step = slice(start, stop).indices(steps)
@@ -355,7 +355,7 @@ def segment(
     clock = dataset_clock(selection)
     if by is not None:
         _check_label(selection.schema, by, clock.rate)
-    fixed = at if seconds is None else [_step(one, clock.rate) for one in seconds]
+    fixed = at if seconds is None else [_step(one, clock.rate, selection) for one in seconds]
 
     def borders(row: BatchRow, steps: int) -> list[tuple[int, int]]:
         if length is not None:
@@ -371,12 +371,12 @@ def segment(
     return _write(selection, out, borders, numbered=True, storage=storage)
 
 
-def _step(seconds: float, rate: Fraction | None) -> int:
+def _step(seconds: float, rate: Fraction | None, source: Selection) -> int:
     """The first step at or after a time."""
     if rate is None:
         raise SchemaMismatchError(
             "Times need a clock, and nothing says how long a step is.",
-            hint="Give steps, or declare fps at a signal, as in sl.Trajectory(dim=7, fps=20).",
+            hint=f"Give steps, or {rate_advice(source)}",
         )
     at = Fraction(str(seconds)).limit_denominator(_FINEST) * rate
     return -(-at.numerator // at.denominator)
@@ -436,7 +436,7 @@ class _Pieces:
         self._borders = borders
         self._numbered = numbered
         self._clock = dataset_clock(source)
-        self._spans = Spans(source.schema, self._clock)
+        self._spans = Spans(source, self._clock)
         self._cut = cut_columns(source.schema)
         self._cutter = Cutter(source.schema, self._spans, staging, storage=source.storage)
         self._carrier = Carrier(
