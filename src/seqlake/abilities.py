@@ -521,6 +521,14 @@ class WritesSamples(Protocol):
     def writer(self, location: str, columns: Any, /, **options: Any) -> Any: ...
 
 
+@runtime_checkable
+class ScansRows(Protocol):
+    """What was converted from it is shown as its own datasets are."""
+
+    def scan_rows(self, rows: Readable, /, **options: Any) -> Readable | None:
+        """The rows by the options of `scan`; None where they were not converted from this format."""
+
+
 # ---- media
 @runtime_checkable
 class HasStarts(Protocol):

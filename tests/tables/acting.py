@@ -32,11 +32,12 @@ def row(number: int) -> dict[str, Any]:
 
 
 def prepare(place: str, shards: str | None) -> None:
-    """Versions of six sequences, of which one is deleted, and one that nothing needs any more."""
+    """Versions of six sequences, of which one is deleted, one that has a name, and one that nothing needs any more."""
     schema = {"task": pa.string(), "reward": pa.float64(), "action": sl.Trajectory(dim=3)}
     ds = sl.create(place, sl.Schema(schema), shards=shards)
     for number in range(0, 6, 2):
         ds.append([row(number), row(number + 1)])
+    ds.tag("kept", ds.versions()[2])
     ds.delete(ids=["ep_1"])
 
 
@@ -55,6 +56,7 @@ ACTIONS = {
     "compact": sl.compact,
     "rollback": lambda ds: ds.rollback(ds.versions()[2]),
     "tag": lambda ds: ds.tag("paper"),
+    "untag": lambda ds: ds.untag("kept"),
     "vacuum": lambda ds: ds.vacuum(older_than=timedelta(0)),
 }
 

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
-from seqlake.abilities import MayBeUntyped, OfALake, OpensUntyped, Removable, WritesSamples, ability
+from seqlake.abilities import MayBeUntyped, OfALake, OpensUntyped, Removable, ScansRows, WritesSamples, ability
 from seqlake.arguments import advice
 from seqlake.dataset.reading import inference, plain
 from seqlake.dataset.reading.excerpt import Excerpt
@@ -287,7 +287,8 @@ def scan(
         allow_hosts: As for `open`.
         allow_buckets: As for `open`.
         verify: As for `open`; of Parquet only. True and False are options of other formats, as of MDS.
-        **options: The format's own. Plain Parquet takes `column_types={name: ColumnType}`.
+        **options: The format's own. Plain Parquet takes `column_types={name: ColumnType}`; a dataset takes those of the
+            format that it was converted from, where that has views of its rows, as l5kit has.
 
     Raises:
         DatasetNotFoundError: Nothing there can be read.
@@ -322,6 +323,8 @@ def _scanned(
         if isinstance(source, Readable):
             shows = ability(source, Excerpt)
             readable: Readable = source if shows is None else shows
+            if options:
+                return _shown_by(readable, options, what="An open dataset"), False
             shards = [innermost(shard) for shard in readable.shards()]
             return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
         table = lake_table(source, storage)
@@ -340,12 +343,28 @@ def _scanned(
         raise not_a_dataset(place, storage)
     foreign = sorted(options.keys() - {"column_types"})
     if foreign and name is None:
+        if (table := _scanned_table(place, storage)) is not None:
+            return _shown_by(table.snapshot(), options, what=f"The dataset at {place}"), False
         raise DatasetNotFoundError(
             f"Nothing at {place} is of a format that takes {foreign[0]!r}.{advice(foreign[0])}",
             path=place,
             hint="If you know the format, name it: scan(..., format=...) says what is wrong with it.",
         )
     return _plain_files(place, storage, **options), True
+
+
+def _shown_by(rows: Readable, options: Mapping[str, Any], *, what: str) -> Readable:
+    """Rows of a dataset by options of the format that they were converted from."""
+    for name in plugins.names("formats"):
+        plug = ability(plugins.load("formats", name), ScansRows)
+        shown_rows = None if plug is None else plug.scan_rows(rows, **options)
+        if shown_rows is not None:
+            return shown_rows
+    option = min(options)
+    raise TypeError(
+        f"{what} takes no option {option!r}: it is read as it is, and was not converted from a format that has views "
+        f"of its rows.{advice(option)}"
+    )
 
 
 def _plain_files(place: str, storage: Mapping[str, str] | None, **options: Any) -> plain.PlainFiles:

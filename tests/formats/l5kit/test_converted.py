@@ -96,7 +96,9 @@ def test_rows_of_the_views_are_those_of_the_store(store, ds, view):
     else:
         wanted, rows = sl.scan(store.location, view=view, mask=mask), l5.tracks_of(ds, mask=mask)
     assert [shard.rows for shard in rows.shards()] == [shard.rows for shard in wanted.shards()]
-    assert sl.scan(rows).to_arrow().equals(wanted.to_arrow())
+    more = {**SPAN, **LEAST} if view == "agents" else {}
+    for shown in (rows, sl.scan(ds, view=view, mask=mask, **more), sl.scan(ds.location, view=view, mask=mask, **more)):
+        assert sl.scan(shown).to_arrow().equals(wanted.to_arrow())
     assert wanted.to_arrow().num_rows > 30
 
 
@@ -207,6 +209,34 @@ def test_rows_that_are_no_scenes_are_told_so(drive, tmp_path):
         l5.windows(ds, mask="0.5")
     with pytest.raises(SchemaMismatchError, match="mask of 3 rows does not fit"):
         l5.windows(ds, mask=np.ones(3, np.bool_))
+
+
+def test_views_of_a_dataset_are_asked_for_as_those_of_a_store(drive, tmp_path):
+    ds = sl.convert(str(drive), str(tmp_path / "dataset"), workers=1)
+    tracks = sl.convert(sl.scan(ds, view="tracks"), str(tmp_path / "tracks"), workers=1)
+    other = sl.create(str(tmp_path / "other"), {"action": sl.Trajectory(dim=2)})
+    assert sl.scan(ds, view="scenes").to_arrow().equals(ds.to_arrow())
+    assert sl.scan(tracks.location, view="tracks").to_arrow().equals(tracks.to_arrow())
+    of_tracks, of_scenes = (sl.scan(rows, view="agents", **SPAN, min_frame_history=0) for rows in (tracks, ds))
+    assert len(of_tracks) >= len(of_scenes) > 30
+    part = ds.where("scene_index = 1")
+    assert set(sl.scan(part, view="agents", **SPAN).to_arrow()["scene_index"].to_pylist()) == {1}
+    for rows in (ds, ds.location, tracks):
+        with pytest.raises(ValueError, match="view: expected one of"):
+            sl.scan(rows, view="agent")
+        with pytest.raises(ValueError, match=r"ds\.select"):
+            sl.scan(rows, view="ego")
+        with pytest.raises(TypeError, match="The view 'tracks' takes no option 'history'"):
+            sl.scan(rows, view="tracks", history=3)
+    with pytest.raises(SchemaMismatchError, match="Expected rows of scenes"):
+        sl.scan(tracks, view="scenes")
+    with pytest.raises(SchemaMismatchError, match="needs the columns .*agents_yaw, .*which these rows lack"):
+        sl.scan(ds.select("sequence_id", "scene_index", "host"), view="agents")
+    for rows in (other, other.where("true"), other.location):
+        with pytest.raises(TypeError, match="takes no option 'view'.*was not converted from a format that has views"):
+            sl.scan(rows, view="agents")
+    with pytest.raises(TypeError, match="takes no option 'column_types'"):
+        sl.scan(other, column_types={"action": sl.Trajectory(dim=2)})
 
 
 @pytest.mark.parametrize("wrong", ["num_agents", "agents_yaw", "null"])

@@ -63,7 +63,8 @@ def rate_advice(source: Readable, name: str | None = None, /) -> str:
     schema = source.schema
     signals = (one for one in schema if schema[one].category == "temporal" and schema[one].timestamps is None)
     name = next(signals, "action") if name is None else name
-    dim = schema[name].type.to_json().get("dim") if name in schema and schema[name].type is not None else None
+    declared = schema[name].type if name in schema else None
+    dim = None if declared is None else declared.to_json().get("dim")
     kind = "sl.ColumnType('trajectory', fps=20)" if dim is None else f"sl.Trajectory(dim={dim}, fps=20)"
     if ability(Excerpt.of(source).source, HasVersion) is not None:
         return f"declare it, as in ds.set_type({name!r}, {kind})."

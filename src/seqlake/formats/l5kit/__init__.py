@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from seqlake.formats.l5kit.mapping import KEY
 from seqlake.formats.l5kit.places import CHUNK_BYTES
 from seqlake.formats.l5kit.scenes import scenes
 from seqlake.formats.l5kit.sink import create, dropped
 from seqlake.formats.l5kit.store import is_store, open_store
 from seqlake.formats.l5kit.tracks import tracks_of
-from seqlake.formats.l5kit.windows import windows
+from seqlake.formats.l5kit.windows import are_tracks, windows
 from seqlake.moved import keep_old_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from seqlake.protocols import Readable
 
-__all__ = ["create", "dropped", "matches", "scan"]
+__all__ = ["create", "dropped", "matches", "scan", "scan_rows"]
 
 VIEWS: dict[str, set[str]] = {
     "scenes": set(),
@@ -58,14 +61,43 @@ def scan(
         sl.scan("sample.zarr", view="tracks")   # agents
         ```
     """
-    if view not in tuple(VIEWS):
-        raise ValueError(f"view: expected one of {', '.join(VIEWS)}, found {view!r}.")
-    if unknown := options.keys() - VIEWS[view]:
-        raise TypeError(f"The view {view!r} takes no option {min(unknown)!r}.")
+    _check(view, options)
     store = open_store(location, storage=storage, chunk_bytes=chunk_bytes)
     if view in {"scenes", "ego"}:
         return scenes(store, ego=view == "ego")
     return windows(store, **options) if view == "agents" else tracks_of(store, **options)
+
+
+def scan_rows(rows: Readable, /, *, view: str = "scenes", **options: Any) -> Readable | None:
+    """What a store was converted to, by the views that a store has; None where the rows are of something else.
+
+    Args:
+        rows: An open dataset of scenes, or of tracks.
+        view: As for `scan`; tracks have no scenes any more.
+        **options: As for `scan`.
+
+    Raises:
+        SchemaMismatchError: The rows lack a column that this view needs.
+    """
+    of_scenes = KEY in rows.schema.metadata.extra
+    if not of_scenes and not are_tracks(rows.schema):
+        return None
+    _check(view, options)
+    if view == "agents":
+        return windows(rows, **options)
+    if view == "ego":
+        raise ValueError(
+            "view: of converted scenes the car's own path is ds.select('timestamp', 'ego_translation', ...)."
+        )
+    is_shown = view == ("scenes" if of_scenes else "tracks") and not options
+    return rows if is_shown else tracks_of(rows, **options)
+
+
+def _check(view: str, options: Mapping[str, Any]) -> None:
+    if view not in tuple(VIEWS):
+        raise ValueError(f"view: expected one of {', '.join(VIEWS)}, found {view!r}.")
+    if unknown := options.keys() - VIEWS[view]:
+        raise TypeError(f"The view {view!r} takes no option {min(unknown)!r}.")
 
 
 keep_old_paths(__name__)

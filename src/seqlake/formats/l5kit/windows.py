@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 FRAME = "frame_index"
 _SINGLES = (SCENE, TRACK, HOST)
+_OF_TRACKS = (SCENE, TRACK, FIRST, AVAILABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +106,18 @@ def windows(
     )
 
 
+def are_tracks(schema: Schema, /) -> bool:
+    """Whether these are the columns of tracks."""
+    return all(name in schema for name in _OF_TRACKS)
+
+
 def _tracks_in(rows: SceneArrays[Any] | Readable, mask: NDArray[Any] | str | None) -> Readable:
     """The tracks that rows are, or that are in them."""
     if isinstance(rows, SceneArrays) or KEY in rows.schema.metadata.extra:
         store = as_store(rows)
         return tracks_of(store, mask=select_agents(store) if mask is None else mask)
-    missing = [name for name in (SCENE, TRACK, FIRST, AVAILABLE) if name not in rows.schema]
-    if missing:
+    if not are_tracks(rows.schema):
+        missing = [name for name in _OF_TRACKS if name not in rows.schema]
         raise SchemaMismatchError(
             "Expected rows of scenes, whose metadata have the key 'l5kit', or rows of tracks, which have a column "
             f"{missing[0]!r}; found {', '.join(rows.schema)}.",
