@@ -50,7 +50,7 @@ def scene(seed: int, frames: int = FRAMES) -> Iterator[np.ndarray]:
 
 
 def luma(frames: Iterator[Any]) -> Iterator[np.ndarray]:
-    """[480, 640] float of pictures or decoded frames, BT.709 in the range of television."""
+    """[height, width] float of pictures or decoded frames, BT.709 in the range of television."""
     for frame in frames:
         if isinstance(frame, np.ndarray):
             yield 16 + (frame @ np.array([0.2126, 0.7152, 0.0722])) * 219 / 255
@@ -64,7 +64,7 @@ def ssim(a: np.ndarray, b: np.ndarray) -> float:
     """Structural similarity over windows of 8x8 that lie 4 apart, as FFmpeg takes them."""
 
     def sums(values: np.ndarray) -> np.ndarray:
-        small = values.reshape(HEIGHT // 4, 4, WIDTH // 4, 4).sum((1, 3))
+        small = values.reshape(values.shape[0] // 4, 4, values.shape[1] // 4, 4).sum((1, 3))
         return (small[1:, 1:] + small[:-1, 1:] + small[1:, :-1] + small[:-1, :-1]) / 64
 
     mean_a, mean_b = sums(a), sums(b)

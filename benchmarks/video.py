@@ -57,16 +57,16 @@ TASKS = {
 
 # ---- measuring
 class Reader:
-    """One way to read, in a process of its own."""
+    """One way to read, in a process of its own; `label` is what it is called where the same way reads several files."""
 
-    def __init__(self, name: str, plan: Path, environments: Path) -> None:
-        self.name = name
-        own = name.removesuffix(" samples") if name.endswith("samples") else "lerobot"
-        self.python = python_of("seqlake" if name in {*OURS, "pyav"} else own, environments).absolute()
+    def __init__(self, way: str, plan: Path, environments: Path, *, label: str = "") -> None:
+        self.way, self.name = way, label or way
+        own = way.removesuffix(" samples") if way.endswith("samples") else "lerobot"
+        self.python = python_of("seqlake" if way in {*OURS, "pyav", "memcpy"} else own, environments).absolute()
         self.missing = "" if self.python.exists() else "run benchmarks/peers/setup"
         if self.missing:
             return
-        command = [self.python, HERE / "peers" / "video_readers.py", name, plan]
+        command = [self.python, HERE / "peers" / "video_readers.py", way, plan]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -94,7 +94,7 @@ class Reader:
     @property
     def is_slow_to_begin(self) -> bool:
         """Whether it starts worker processes anew each time: then it has every sixth round."""
-        return self.name.endswith(("DataLoader", "samples"))
+        return self.way.endswith(("DataLoader", "samples"))
 
     def close(self) -> None:
         if hasattr(self, "process"):

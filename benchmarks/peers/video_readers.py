@@ -5,11 +5,13 @@
 Answers each line `{"order": ..., "width": ..., "files": ..., "seconds": ...}` on stdin with one of
 `{"frames_per_second": ..., "cpu_ms_per_frame": ...}` on stdout. A sample is the same window of both cameras of an
 episode; two threads take samples, each with decoders of its own that stay open. Every frame is delivered as RGB in
-memory of its own.
+memory of its own. A plan with a `size` has frames delivered at that size; then `copies` among the files are seqlake's
+training copies, and `pictures` JPEGs of that size.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -184,7 +186,7 @@ class Threads:
         found = self.readers[0].read(self.files["videos"][0][0], first, first + len(expected))
         if found.dtype == np.float32:
             found = (found * 255).round().transpose(0, 2, 3, 1)
-        return float(np.abs(found.astype(int) - expected.astype(int)).max())
+        return difference(found, expected)
 
 
 class SeqlakeLoader:
@@ -194,6 +196,7 @@ class SeqlakeLoader:
         import seqlake as sl
 
         self.plan, self.rows, self.batches = plan, sl.open(files["dataset"]), {}
+        self.copies = files.get("copies", False)
 
     def rate(self, task: dict[str, Any]) -> tuple[float, float]:
         import seqlake as sl
@@ -202,13 +205,19 @@ class SeqlakeLoader:
         if width not in self.batches:
             window = sl.Window(dict.fromkeys(cameras, range(width)), edges="drop")
             loader = sl.Loader(self.rows, window=window, batch_size=max(4, 64 // width), shuffle=True)
-            self.batches[width] = self.forever(loader)
+            self.batches[width] = self.forever(self.sized(loader))
             next(self.batches[width])
         count, begin, cpu = 0, time.perf_counter(), time.process_time()
         while (spent := time.perf_counter() - begin) < task["seconds"]:
             batch = next(self.batches[width])
             count += sum(batch[camera].shape[0] * batch[camera].shape[1] for camera in cameras)
         return count / spent, 1e3 * (time.process_time() - cpu) / count
+
+    def sized(self, loader: Any) -> Any:
+        """The same at the plan's size, out of copies where there are any."""
+        if "size" not in self.plan:
+            return loader
+        return loader.frames(size=tuple(self.plan["size"]), copies=self.copies)
 
     @staticmethod
     def forever(loader: Any) -> Any:
@@ -220,10 +229,10 @@ class SeqlakeLoader:
 
         camera = self.plan["cameras"][0]
         window = sl.Window({camera: range(len(expected))}, edges="drop")
-        for batch in sl.Loader(self.rows, window=window, batch_size=16, shuffle=False):
+        for batch in self.sized(sl.Loader(self.rows, window=window, batch_size=16, shuffle=False)):
             for name, start, frames in zip(batch["sequence_id"], batch["start"], batch[camera], strict=True):
                 if name == self.plan["episodes"][0] and start == first:
-                    return float(np.abs(frames.astype(int) - expected.astype(int)).max())
+                    return difference(frames, expected)
         raise AssertionError("The window that is checked never came.")
 
 
@@ -245,7 +254,9 @@ class LeRobotDataLoader:
         return frames_per_second(batches, task["seconds"]), 0.0  # its workers' time is their own
 
     def check(self, expected: np.ndarray, first: int) -> float:
-        return Threads(LeRobot, self.plan, self.files, 1).check(expected, first)
+        reader, path = LeRobot(self.files, self.plan), self.files["videos"][0][0]
+        frames = at_size(reader.read(path, first, first + len(expected)), self.plan)
+        return difference((frames * 255).round().transpose(0, 2, 3, 1), expected)
 
 
 class LeRobotWindows:
@@ -260,15 +271,26 @@ class LeRobotWindows:
                 worker = torch.utils.data.get_worker_info()
                 for episode, start in samples(plan, task, worker.id):
                     read = [reader.read(path, start, start + task["width"]) for path in files["videos"][episode]]
-                    yield torch.from_numpy(np.stack(read))
+                    yield torch.from_numpy(np.stack([at_size(frames, plan) for frames in read]))
 
         return Windows()
+
+
+def at_size(frames: np.ndarray, plan: dict[str, Any]) -> np.ndarray:
+    """Float frames, channels first, as torchvision's `Resize` scales them, which stands on this function of torch."""
+    import torch
+
+    if "size" not in plan:
+        return frames
+    tensor = torch.from_numpy(frames)
+    return torch.nn.functional.interpolate(tensor, plan["size"], mode="bilinear", antialias=True).numpy()
 
 
 class InSamples:
     """A library that knows no video: both files of an episode are a sample; torchcodec decodes a window in its workers.
 
-    A sample is visited for one window, so that the shuffle is as good as everybody's.
+    A sample is visited for one window, so that the shuffle is as good as everybody's. Of JPEGs a sample holds those of
+    one window and no other.
     """
 
     def __init__(self, name: str, plan: dict[str, Any], files: dict[str, Any]) -> None:
@@ -277,20 +299,84 @@ class InSamples:
         self.plan, self.files, self.threads = plan, files, plan["threads"]
         self.folder = Path(files["dataset"]).with_name(f"{name.partition(' ')[0]}-samples")
         self.kind = _samples.KINDS[name.partition(" ")[0]]
-        if not self.folder.exists():
+        if not self.folder.exists() and "pictures" not in files:
             videos = [[Path(path).read_bytes() for path in pair] for pair in files["videos"]]
             self.kind.write(self.folder, videos * -(-SAMPLES // len(videos)))
 
     def rate(self, task: dict[str, Any]) -> tuple[float, float]:
-        loader = self.kind.loader(self.folder, window_of(self.plan["frames"], task["width"]), self.threads)
+        width = task["width"]
+        if "pictures" in self.files:
+            folder = self.folder.with_name(f"{self.folder.name}-{width}")
+            if not folder.exists():
+                self.kind.write(folder, list(windows_of_pictures(self.files["pictures"], width)))
+            loader = self.kind.loader(folder, partial(pictures, width=width), self.threads, max(4, 64 // width))
+        else:
+            loader = self.kind.loader(self.folder, window_of(self.plan["frames"], width), self.threads, 2)
         batches = (batch for _ in iter(int, 1) for batch in loader)  # epoch after epoch
         for _ in range(4 * self.threads):
             next(batches)  # what workers read ahead, and their opening of files, is not counted
         return frames_per_second(batches, task["seconds"]), 0.0  # its workers' time is their own
 
     def check(self, expected: np.ndarray, first: int) -> float:
-        found = decoded([Path(path).read_bytes() for path in self.files["videos"][0]], first, len(expected))
-        return float(np.abs(found[0].astype(int) - expected.astype(int)).max())
+        if "pictures" in self.files:
+            files = jpegs(self.files["pictures"][0][0])[first : first + len(expected)]
+            return difference(pictures(files, width=len(files))[0], expected)
+        return difference(
+            decoded([Path(path).read_bytes() for path in self.files["videos"][0]], first, len(expected))[0], expected
+        )
+
+
+class Memcpy:
+    """As many consecutive bytes as the loader's batches have, into memory as fresh as theirs."""
+
+    def __init__(self, plan: dict[str, Any], files: dict[str, Any], threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self.frame = math.prod(plan["size"]) * 3
+        self.source = torch.zeros(len(files["videos"]) * 2 * plan["frames"] * self.frame, dtype=torch.uint8).fill_(7)
+        self.at = 0
+
+    def rate(self, task: dict[str, Any]) -> tuple[float, float]:
+        import torch
+
+        size = max(4, 64 // task["width"]) * task["width"] * self.frame  # of a batch of one camera
+        count, begin, cpu = 0, time.perf_counter(), time.process_time()
+        while (spent := time.perf_counter() - begin) < task["seconds"]:
+            self.at = (self.at + size) % (len(self.source) - size)
+            torch.empty(size, dtype=torch.uint8).copy_(self.source[self.at : self.at + size])
+            count += size // self.frame
+        return count / spent, 1e3 * (time.process_time() - cpu) / count
+
+    def check(self, _expected: np.ndarray, _first: int) -> float:
+        return 0.0
+
+
+def difference(frames: np.ndarray, expected: np.ndarray) -> float:
+    """The largest, of any channel of any pixel."""
+    return float(np.abs(frames.astype(int) - expected.astype(int)).max())
+
+
+def jpegs(path: str) -> list[bytes]:
+    """The pictures of one camera of one episode."""
+    with np.load(path) as saved:
+        return [part.tobytes() for part in np.split(saved["data"], saved["ends"][:-1])]
+
+
+def windows_of_pictures(places: list[list[str]], width: int) -> Any:
+    """Windows that do not overlap, of each the pictures of both cameras."""
+    for pair in places:
+        cameras = [jpegs(path) for path in pair]
+        for start in range(0, len(cameras[0]) - width + 1, width):
+            yield [picture for camera in cameras for picture in camera[start : start + width]]
+
+
+def pictures(files: list[bytes], *, width: int) -> np.ndarray:
+    """[files, width, height, width, 3], as both libraries' own decoders of pictures do it."""
+    from PIL import Image
+
+    frames = np.stack([np.asarray(Image.open(io.BytesIO(file)).convert("RGB")) for file in files])
+    return frames.reshape(-1, width, *frames.shape[1:])
 
 
 def frames_per_second(batches: Any, seconds: float) -> float:
@@ -340,13 +426,15 @@ def main() -> None:
                 reader: Any = SeqlakeLoader(plan, made, plan["threads"])
             elif name.endswith("samples"):
                 reader = InSamples(name, plan, made)
+            elif name == "memcpy":
+                reader = Memcpy(plan, made, plan["threads"])
             elif name == "lerobot DataLoader":
                 reader = LeRobotDataLoader(plan, made, plan["threads"])
             else:
                 reader = Threads(READERS[name], plan, made, plan["threads"])
             opened[files] = reader
             worst = reader.check(expected[files], plan["first"])
-            if worst > plan["tolerance"]:
+            if worst > made.get("tolerance", plan["tolerance"]):
                 raise AssertionError(f"{name} reads other frames from {files}: off by {worst}")
         rate, cpu = opened[files].rate(task)
         print(json.dumps({"frames_per_second": rate, "cpu_ms_per_frame": cpu}), file=answers, flush=True)

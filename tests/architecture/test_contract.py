@@ -53,6 +53,17 @@ def test_only_members_of_others_are_felt_for() -> None:
     assert not known - places.keys(), "no longer felt for: take it out of the list"
 
 
+def test_training_follows_protocols_and_casts_nothing() -> None:
+    """Where an engine needs `cast`, what it is given is not what its protocol says."""
+    casts = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in sorted((SOURCE / "training").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cast"
+    ]
+    assert not casts
+
+
 def test_an_ability_has_a_few_members() -> None:
     kinds = [
         kind for kind in vars(abilities).values() if isinstance(kind, type) and kind.__module__ == abilities.__name__

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from seqlake.abilities import Kind
     from seqlake.copies.records import CopyRecord
     from seqlake.copies.settings import CopySettings
     from seqlake.protocols import Blob, Decoder, Ints
@@ -44,6 +45,7 @@ class CopyDecoder:
         self._settings = settings
         self._location = blob.location
         self._decoder: Decoder | None = None
+        self._film: HasStarts | None = None
         self._pixels: NDArray[np.uint8] | None = None
         self._sums = np.zeros(0, np.uint32)
         if settings.codec == "raw":
@@ -55,6 +57,7 @@ class CopyDecoder:
             with self._blamed():
                 source = Source(blob=blob, column=Video(), index=record.index or None)
                 self._decoder = media.open(source, device=device)
+            self._film = ability(self._decoder, HasStarts)
         if self._decoder is not None and len(self._decoder) != record.count:
             self.close()
             raise damaged(self._location, f"expected {record.count} frames.")
@@ -73,13 +76,17 @@ class CopyDecoder:
         return self._record.time_base
 
     @property
-    def starts(self) -> Ints | None:
-        """Frames of the original with which groups of pictures begin; None where every frame stands alone."""
-        known = None if self._decoder is None else ability(self._decoder, HasStarts)
-        if known is None:
+    def starts(self) -> Ints:
+        """Frames of the original with which groups of pictures begin."""
+        assert self._film is not None
+        kept, starts = self._record.kept, self._film.starts
+        return starts if kept is None else kept[starts]
+
+    def ability(self, kind: type[Kind], /) -> Kind | None:
+        """Itself; no starts where every frame stands alone."""
+        if kind is HasStarts and self._film is None:
             return None
-        kept = self._record.kept
-        return known.starts if kept is None else kept[known.starts]
+        return self if isinstance(self, kind) else None
 
     def read(
         self, indices: Ints, /, *, size: tuple[int, int] | None = None, out: NDArray[Any] | None = None

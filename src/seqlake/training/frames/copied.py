@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.abilities import HasStarts, ability
 from seqlake.copies.reading import CopyFolder, CopySet
 from seqlake.copies.records import Originals
 from seqlake.training.frames.clips import FrameClip, VideoColumn
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.copies.decoding import CopyDecoder
-    from seqlake.protocols import Ints, Readable
+    from seqlake.protocols import Decoder, Ints, Readable
     from seqlake.training.frames.clips import Shape
     from seqlake.training.settings import FrameOptions
 
@@ -58,7 +58,8 @@ class CopiedColumn(VideoColumn):
             clip = FrameClip(count=copied.record.frames, shape=self.shape(), copied=copied)
             with self._copy(place.reference, clip) as decoder:
                 pts = (decoder.pts, decoder.time_base) if self._timed else None
-                clips[place.reference] = replace(clip, pts=pts, starts=decoder.starts)
+                film = ability(decoder, HasStarts)
+                clips[place.reference] = replace(clip, pts=pts, starts=None if film is None else film.starts)
         self._remember(clips)
         return clips
 
@@ -67,8 +68,7 @@ class CopiedColumn(VideoColumn):
         with self._copy(key, clip) as decoder:
             return decoder.read(frames, out=out)
 
-    def _copy(self, key: Hashable, clip: FrameClip) -> AbstractContextManager[CopyDecoder]:
+    def _copy(self, key: Hashable, clip: FrameClip) -> AbstractContextManager[Decoder]:
         assert clip.copied is not None
         copied, device = clip.copied, self._device
-        used = self._pool.use((self.column.name, key), lambda: copied.decoder(device=device))
-        return cast("AbstractContextManager[CopyDecoder]", used)
+        return self._pool.use((self.column.name, key), lambda: copied.decoder(device=device))
