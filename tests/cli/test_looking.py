@@ -252,6 +252,7 @@ WRONG = [
     ["relocate", "--extract", "rewrad"],
     ["relocate", "--extract", "rewrad", "--dry-run"],
     ["schema", "--set", "rewrad=label"],
+    ["prepare", "--video", "rewrad=48x64"],
 ]
 NEW_NAMES = {("label", "column")}
 """Columns that need not be there."""
@@ -261,7 +262,7 @@ def takes_columns(parameter: click.Parameter) -> bool:
     return (
         parameter.name == "query"
         or parameter._custom_shell_complete is complete_columns
-        or any(word in (parameter.metavar or "") for word in ("COLUMN", "SQL", "EXPRESSION", "A,B", "OLD"))
+        or re.search(r"\b(COLUMNS?|SQL|EXPRESSION|A,B|OLD)\b", parameter.metavar or "") is not None
     )
 
 

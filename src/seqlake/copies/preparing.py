@@ -27,6 +27,7 @@ from seqlake.errors import (
 from seqlake.executors.processes import Processes
 from seqlake.files.stores import list_without_links
 from seqlake.spec.alignment import clock_of, own_rate
+from seqlake.spec.schema import no_column
 from seqlake.versions import names
 from seqlake.windows.sources import cells_of, place_of
 
@@ -317,7 +318,9 @@ def _plan(
 def _video(source: Readable, name: str) -> Column:
     """A column of videos in files of their own."""
     videos = [one for one in source.schema if source.schema[one].medium == "video"]
-    if name not in source.schema or source.schema[name].medium != "video":
+    if name not in source.schema:
+        raise no_column(name, list(source.schema))
+    if source.schema[name].medium != "video":
         raise SchemaMismatchError(
             f"Training copies are of videos: expected one of {', '.join(videos) or 'no column, there are none'}; "
             f"found {name!r}."

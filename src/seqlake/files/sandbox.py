@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 from contextlib import contextmanager
+from threading import Event, Lock, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from types import FrameType
 
     import duckdb
 
@@ -22,6 +25,7 @@ CLOSED: dict[str, Any] = {
 on DuckDB's server."""
 
 
+_AGAIN = 0.1  # seconds between interruptions
 _shared: dict[tuple[object, ...], duckdb.DuckDBPyConnection] = {}
 """Settings -> this process's database for questions."""
 
@@ -62,20 +66,62 @@ def _end() -> None:
 
 
 @contextmanager
-def ctrl_c() -> Iterator[None]:
-    """DuckDB makes a bare `RuntimeError` of Ctrl-C while it answers; here it is Ctrl-C again.
+def ctrl_c(connection: duckdb.DuckDBPyConnection, /) -> Iterator[None]:
+    """While this connection answers, Ctrl-C stops it, and is `KeyboardInterrupt`.
+
+    DuckDB makes a bare `RuntimeError` of it. Where it comes while a query is planned, DuckDB 2.0 loses it, and every
+    further one, and answers to the end.
 
     Example:
-        >>> with ctrl_c():
-        ...     connect().execute("SELECT 40 + 2").fetchone()
+        >>> connection = connect()
+        >>> with ctrl_c(connection):
+        ...     connection.execute("SELECT 40 + 2").fetchone()
         (42,)
     """
+    insistence = _Insistence(connection)
     try:
-        yield
+        with insistence:
+            yield
     except RuntimeError as error:
         if str(error) == "Query interrupted":
             raise KeyboardInterrupt from error
         raise
+
+
+class _Insistence:
+    """Once Ctrl-C came, interrupts a connection again and again until it has ended what it did."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._ended = Event()
+        self._lock = Lock()
+        self._before: Callable[[int, FrameType | None], Any] | None = None
+
+    def __enter__(self) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        if current_thread() is main_thread() and callable(before):
+            self._before = before
+            signal.signal(signal.SIGINT, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:  # what comes next on the connection is not interrupted
+            self._ended.set()
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        assert self._before is not None
+        try:
+            self._before(number, frame)  # whoever chose to go on goes on
+        except BaseException:
+            Thread(target=self._insist, daemon=True).start()
+            raise
+
+    def _insist(self) -> None:
+        while not self._ended.wait(_AGAIN):
+            with self._lock:
+                if not self._ended.is_set():
+                    self._connection.interrupt()
 
 
 def connect(

@@ -460,7 +460,7 @@ class _Connection:
     def run(self, call: Callable[[], Any]) -> Any:
         """Call DuckDB; what it refuses is a `QueryError`, and rows that cannot be read keep their error."""
         try:
-            with sandbox.ctrl_c():
+            with sandbox.ctrl_c(self._db):
                 return call()
         except self._duckdb.Error as error:
             if self._damage:

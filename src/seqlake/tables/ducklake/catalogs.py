@@ -274,7 +274,7 @@ class DuckdbCatalog(_FileCatalog):
             raise self._missing()
         connection = self._connected(read_only=read_only)
         try:
-            with sandbox.ctrl_c():
+            with sandbox.ctrl_c(connection):
                 connection.execute("BEGIN")
                 _refuse_views(Session(connection, "duckdb"), self.address)
                 yield connection
