@@ -102,6 +102,16 @@ def test_a_condition_keeps_the_rows_that_duckdb_keeps(arm: sl.Dataset, parts: li
         "SELECT DISTINCT task, force FROM main.dataset WHERE n < 3 ORDER BY task",
         "FROM dataset WHERE n < 3",
         "SELECT DISTINCT ON (task) task, n, force FROM dataset WHERE reward > 0 ORDER BY task, n",
+        'SELECT N, "REWARD" FROM dataset WHERE Dataset.n > 3 ORDER BY ALL',
+        "SELECT list_sort([x[1] for x in force if x[1] > 0.2]) FROM dataset ORDER BY n",
+        "WITH dataset AS (SELECT 5 AS k) SELECT k FROM dataset",
+        "SELECT dataset FROM dataset WHERE n < 2",
+        "SELECT d FROM dataset d WHERE n < 2",
+        "SELECT count() FROM dataset",
+        "SELECT n FROM dataset ORDER BY reward DESC NULLS LAST, n LIMIT 3",
+        "SELECT max(n) FILTER (WHERE reward > 1), min(task) FROM dataset",
+        "SELECT n, sum(len(force)) OVER w FROM dataset WINDOW w AS (PARTITION BY task ORDER BY n) ORDER BY n",
+        "SELECT COLUMNS('re.*') FROM dataset WHERE n < 3 ORDER BY n",
     ],
 )
 def test_questions_answer_as_duckdb_does(arm: sl.Dataset, query: str) -> None:

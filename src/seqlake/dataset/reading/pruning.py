@@ -140,6 +140,41 @@ def condition_over(tree: object, columns: Sequence[str], /, *, table: str) -> di
     return {"error": False, "statements": [{"node": asked, "named_param_map": []}]}
 
 
+def names_in(tree: object, /, *, table: str) -> set[str] | None:
+    """All names of columns, in small letters, that a statement over a table alone may mean; None where others count.
+
+    Args:
+        tree: As for `parts_of`.
+        table: As for `parts_of`.
+    """
+    node = _only_scan(tree, table)
+    if node is None:
+        return None
+    itself = {table, str(node["from_table"].get("alias") or table).casefold()}
+    names: set[str] = set()
+    for inner in _nodes(node):
+        if inner.get("class") in _BEYOND_NAMES or inner.get("type") in _BEYOND_NAMES:
+            return None
+        parts = [str(part).casefold() for part in inner.get("column_names") or ()]
+        if inner.get("class") == "COLUMN_REF" and parts[-1:] and parts[-1] in itself:
+            return None  # a row as a whole
+        names.update(parts)
+    return names
+
+
+_BEYOND_NAMES = {"STAR", "SUBQUERY", "POSITIONAL_REFERENCE", "PARAMETER"}
+
+
+def _nodes(tree: object) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict):
+        yield tree
+        for value in tree.values():
+            yield from _nodes(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _nodes(value)
+
+
 def _only_scan(tree: object, table: str) -> dict[str, Any] | None:
     """The one SELECT of a statement over this table alone; None where it is anything else."""
     nodes = [one.get("node") for one in tree.get("statements", ())] if isinstance(tree, dict) else []

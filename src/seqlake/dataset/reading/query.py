@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.dataset.reading import scanning
-from seqlake.dataset.reading.pruning import Comparison, condition_over, narrowed, parts_of
+from seqlake.dataset.reading.pruning import Comparison, condition_over, names_in, narrowed, parts_of
 from seqlake.dataset.reading.streaming import ArrowStream
 from seqlake.errors import QueryError
 from seqlake.files import sandbox
@@ -227,13 +227,14 @@ def relation(shows: Excerpt, query: str, others: Mapping[str, object], /) -> duc
     """
     if not others:
         with _planner(shows.schema) as planner:
-            connection = planner.provided(*planner.planned(query, shows))
+            connection = planner.provided(planner.planned(query, shows))
     else:
         connection = _Connection(shows.schema)
         for name, other in others.items():
             connection.add(name, other)
         explained = connection.check_one_query(query) == "SELECT"
-        connection.provide(connection.needed(query, explained=explained), partial(scanning.batches, shows))
+        needed = connection.needed(query, explained=explained)
+        connection.provide(_Provision(columns=needed, batches=partial(scanning.batches, shows)))
     relation: duckdb.DuckDBPyRelation = connection.relation(query)
     return relation
 
@@ -248,7 +249,7 @@ def answers(shows: Excerpt, query: str, /) -> pa.Table:
     Raises:
         QueryError: As for `relation`.
     """
-    with _planner(shows.schema) as planner, planner.provided(*planner.planned(query, shows)) as connection:
+    with _planner(shows.schema) as planner, planner.provided(planner.planned(query, shows)) as connection:
         answer = connection.relation(query)
         table: pa.Table = connection.run(answer.to_arrow_table)
     return table
@@ -291,6 +292,21 @@ def _planner(schema: Schema) -> Iterator[_Connection]:
 def _forget() -> None:
     while _planners:
         _planners.popitem()[1].__exit__()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Provision:
+    """What is put behind the view.
+
+    Attributes:
+        columns: Numbers of the columns that are read.
+        batches: Reads them, by their names.
+        alone: The query names no others, so that the view has none: each costs DuckDB a third of a millisecond.
+    """
+
+    columns: Sequence[int]
+    batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+    alone: bool = False
 
 
 class _Connection:
@@ -338,16 +354,17 @@ class _Connection:
                 hint="Give an Arrow table, a pandas or Polars frame, or a Selection.",
             ) from error
 
-    def planned(self, query: str, shows: Excerpt) -> tuple[list[int], Callable[..., Iterator[pa.RecordBatch]]]:
-        """The columns that a query reads, and what reads them of the rows that its condition may keep."""
+    def planned(self, query: str, shows: Excerpt) -> _Provision:
+        """The columns that a query reads, of the rows that its condition may keep."""
         explained = self.check_one_query(query) == "SELECT"
-        needed = self.needed(query, explained=explained)
-        if explained and "where" in query.casefold():
-            tree = self._tree(query)
+        tree = self._tree(query) if explained else None
+        named = self._named(tree)
+        needed = named or self.needed(query, explained=explained)
+        if tree is not None and "where" in query.casefold():
             shows = shows.cut(rows=narrowed(shows.source, shows.rows, lambda: parts_of(tree, table=NAME)))
             if any(map(self._is_wide, needed)):
                 shows = self._narrowed(shows, tree)
-        return needed, partial(scanning.batches, shows)
+        return _Provision(columns=needed, batches=partial(scanning.batches, shows), alone=bool(named))
 
     def _narrowed(self, shows: Excerpt, tree: object) -> Excerpt:
         """The rows that the parts of the condition over small columns keep: no other's signals are ever copied."""
@@ -367,21 +384,20 @@ class _Connection:
 
     def matching(self, query: str, batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]) -> Ints:
         """[matches] the rows for which a query's one column is true; NULL counts as false."""
-        with self.provided(self.needed(query), batches) as connection:
+        with self.provided(_Provision(columns=self.needed(query), batches=batches)) as connection:
             table = connection.run(connection.relation(query).to_arrow_table)
         mask = table.column(0).cast(pa.bool_()).fill_null(False).to_numpy()
         return np.flatnonzero(mask).astype(np.int64)
 
-    def provided(
-        self, needed: Sequence[int], batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
-    ) -> _Connection:
+    def provided(self, provision: _Provision) -> _Connection:
         """Another connection, with the real rows behind the view."""
         connection = _Connection(self._schema, self._types)
-        connection.provide(needed, batches)
+        connection.provide(provision)
         return connection
 
-    def provide(self, needed: Sequence[int], batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]) -> None:
-        """Put the real rows behind the view, with the needed columns only."""
+    def provide(self, provision: _Provision) -> None:
+        """Put the real rows behind the view."""
+        needed, batches = provision.columns, provision.batches
         names = [self._arrow.field(i).name for i in needed]
         schema = self._renamed(needed)
         damage = self._damage  # not self: DuckDB would hold what holds DuckDB, and neither would ever be freed
@@ -400,16 +416,17 @@ class _Connection:
                 raise
 
         self._db.register(_SOURCE, ArrowStream(schema, read))
-        self._view(needed)
+        self._view(needed, among=sorted(needed) if provision.alone else None)
 
     def _renamed(self, numbers: Sequence[int]) -> pa.Schema:
         return pa.schema([pa.field(_column(i), _type_in_duckdb(self._arrow.field(i).type)) for i in numbers])
 
-    def _view(self, needed: Sequence[int]) -> None:
+    def _view(self, needed: Sequence[int], *, among: Sequence[int] | None = None) -> None:
         present = set(needed)
         columns = ", ".join(
-            f"{_column(i) if i in present else f'{_NOT_READ}::{self._types[_column(i)]}'} AS {quoted(field.name)}"
-            for i, field in enumerate(self._arrow)
+            f"{_column(i) if i in present else f'{_NOT_READ}::{self._types[_column(i)]}'} AS "
+            f"{quoted(self._arrow.field(i).name)}"
+            for i in (range(len(self._arrow)) if among is None else among)
         )
         self._db.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS SELECT {columns} FROM {_SOURCE} {_NO_PUSHDOWN}")
 
@@ -433,6 +450,15 @@ class _Connection:
         named = {int(number) for number in _COLUMN.findall(plan)}
         self._refuse_twins(named)
         return [i for i in self.every if i in named] or self.every[:1]
+
+    def _named(self, tree: object) -> list[int]:
+        """The columns that a plain query names; `needed` finds them of any, at the cost of a plan. None of another."""
+        names = names_in(tree, table=NAME)
+        if names is None:
+            return []
+        named = [i for i in self.every if self._arrow.field(i).name.casefold() in names]
+        self._refuse_twins(named)
+        return named or self.every[:1]
 
     def _refuse_twins(self, numbers: Iterable[int]) -> None:
         """Names of SQL mean the same in capitals: the first of two columns would be taken for the other."""
