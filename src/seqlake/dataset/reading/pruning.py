@@ -153,7 +153,7 @@ def names_in(tree: object, /, *, table: str) -> set[str] | None:
     itself = {table, str(node["from_table"].get("alias") or table).casefold()}
     names: set[str] = set()
     for inner in _nodes(node):
-        if inner.get("class") in _BEYOND_NAMES or inner.get("type") in _BEYOND_NAMES:
+        if str(inner.get("class")) in _BEYOND_NAMES:
             return None
         parts = [str(part).casefold() for part in inner.get("column_names") or ()]
         if inner.get("class") == "COLUMN_REF" and parts[-1:] and parts[-1] in itself:
