@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+READ_AHEAD = 4  # batches
 SAMPLES = 64  # of libraries that keep files in samples: the same episodes again and again
 
 
@@ -189,6 +190,11 @@ class Threads:
         return difference(found, expected)
 
 
+def batch_of(plan: dict[str, Any], width: int) -> int:
+    """Windows of a batch: of small pictures as many more as batches of them have."""
+    return max(4, (256 if "size" in plan else 64) // width)
+
+
 class SeqlakeLoader:
     """The training loader over both cameras, as it comes."""
 
@@ -204,9 +210,11 @@ class SeqlakeLoader:
         width, cameras = task["width"], self.plan["cameras"]
         if width not in self.batches:
             window = sl.Window(dict.fromkeys(cameras, range(width)), edges="drop")
-            loader = sl.Loader(self.rows, window=window, batch_size=max(4, 64 // width), shuffle=True)
+            loader = sl.Loader(self.rows, window=window, batch_size=batch_of(self.plan, width), shuffle=True)
             self.batches[width] = self.forever(self.sized(loader))
             next(self.batches[width])
+        for _ in range(READ_AHEAD):
+            next(self.batches[width])  # made while others were measured
         count, begin, cpu = 0, time.perf_counter(), time.process_time()
         while (spent := time.perf_counter() - begin) < task["seconds"]:
             batch = next(self.batches[width])
@@ -309,7 +317,7 @@ class InSamples:
             folder = self.folder.with_name(f"{self.folder.name}-{width}")
             if not folder.exists():
                 self.kind.write(folder, list(windows_of_pictures(self.files["pictures"], width)))
-            loader = self.kind.loader(folder, partial(pictures, width=width), self.threads, max(4, 64 // width))
+            loader = self.kind.loader(folder, partial(pictures, width=width), self.threads, batch_of(self.plan, width))
         else:
             loader = self.kind.loader(self.folder, window_of(self.plan["frames"], width), self.threads, 2)
         batches = (batch for _ in iter(int, 1) for batch in loader)  # epoch after epoch
@@ -333,6 +341,7 @@ class Memcpy:
         import torch
 
         torch.set_num_threads(threads)
+        self.plan = plan
         self.frame = math.prod(plan["size"]) * 3
         self.source = torch.zeros(len(files["videos"]) * 2 * plan["frames"] * self.frame, dtype=torch.uint8).fill_(7)
         self.at = 0
@@ -340,7 +349,7 @@ class Memcpy:
     def rate(self, task: dict[str, Any]) -> tuple[float, float]:
         import torch
 
-        size = max(4, 64 // task["width"]) * task["width"] * self.frame  # of a batch of one camera
+        size = batch_of(self.plan, task["width"]) * task["width"] * self.frame  # of a batch of one camera
         count, begin, cpu = 0, time.perf_counter(), time.process_time()
         while (spent := time.perf_counter() - begin) < task["seconds"]:
             self.at = (self.at + size) % (len(self.source) - size)

@@ -48,7 +48,7 @@ class CopyDecoder:
         self._film: HasStarts | None = None
         self._pixels: NDArray[np.uint8] | None = None
         self._sums = np.zeros(0, np.uint32)
-        if settings.codec == "raw":
+        if settings.is_flat:
             self._pixels, self._sums = _flat(record, settings, blob)
             self._proven = np.zeros(record.count, bool)
         elif settings.codec == "mjpeg":
@@ -109,6 +109,21 @@ class CopyDecoder:
         assert self._decoder is not None
         with self._blamed():
             return self._decoder.read(numbers, out=out)
+
+    def scatter(self, indices: Ints, places: Ints, out: NDArray[np.uint8], /) -> None:
+        """Put frames, by their numbers in the original, at places of `out`; of flat copies.
+
+        Raises:
+            MissingCopyError: The copy lacks one of them, or is damaged.
+        """
+        pixels, numbers = self._pixels, self._numbers(indices)
+        assert pixels is not None
+        self._prove(pixels, numbers)
+        edges = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(places) != 1)) + 1
+        runs = zip([0, *edges.tolist()], [*edges.tolist(), len(numbers)], strict=True)
+        for begin, end in runs if len(numbers) else ():
+            number, place = int(numbers[begin]), int(places[begin])
+            out[place : place + end - begin] = pixels[number : number + end - begin]
 
     def close(self) -> None:
         """Let go of the file."""

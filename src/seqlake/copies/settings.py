@@ -54,6 +54,11 @@ class CopySettings:
         return self.height, self.width
 
     @property
+    def is_flat(self) -> bool:
+        """Whether the pixels lie as they are."""
+        return self.codec == "raw"
+
+    @property
     def folder(self) -> str:
         """The name of its folder: one set for each column and size."""
         return folder_of(self.column, self.size)

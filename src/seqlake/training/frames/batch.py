@@ -348,7 +348,7 @@ class FrameBatch:
         try:
             if len(task.places) == len(task.frames) and bool((np.diff(task.places) == 1).all()):
                 column.read(task.key, clip, task.frames, out[first : first + len(task.frames)])
-            else:
+            elif not column.scatter(task.key, clip, task.frames[task.which], task.places, out):
                 shape, dtype = out.shape[1:], out.dtype
                 decoded = column.read(
                     task.key, clip, task.frames, self._stream.scratch((len(task.frames), *shape), dtype)

@@ -166,6 +166,9 @@ class FrameColumn(MediaColumn, Protocol):
     def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
         """[n, ...] decode frames, ascending and each once, into `out` if it is given."""
 
+    def scatter(self, key: Hashable, clip: FrameClip, frames: Ints, places: Ints, out: NDArray[Any]) -> bool:
+        """Put each frame at its place in `out`, in any order; False where `read` is the way, and nothing was done."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeteredFiles:
@@ -305,6 +308,10 @@ class VideoColumn:
         """Decode, by a decoder that nobody else uses meanwhile."""
         with self._decoder(key, lambda: self._source(key, clip)) as decoder:
             return decoder.read(frames, size=self._size, out=out)
+
+    def scatter(self, *_: object) -> bool:
+        """Frames that stand on each other are decoded in their order."""
+        return False
 
     def _source(self, key: Hashable, clip: FrameClip) -> Source:  # noqa: ARG002 - inline videos need it
         """What a decoder opens when there is none at hand."""
@@ -466,6 +473,10 @@ class ImageColumn:
             return 0, Shown(count=0)
         present: NDArray[np.bool_] = clip.cells.is_valid().to_numpy(zero_copy_only=False)
         return 0, Shown(count=clip.count, present=None if present.all() else present)
+
+    def scatter(self, *_: object) -> bool:
+        """An image that several windows have is decoded once."""
+        return False
 
     def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:  # noqa: ARG002 - videos need it
         """Decode images one by one.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.abilities import HasStarts, ability
+from seqlake.copies.decoding import CopyDecoder
 from seqlake.copies.reading import CopyFolder, CopySet
 from seqlake.copies.records import Originals
 from seqlake.training.frames.clips import FrameClip, VideoColumn
@@ -67,6 +68,16 @@ class CopiedColumn(VideoColumn):
         """Frames of the original by their numbers, out of its copy."""
         with self._copy(key, clip) as decoder:
             return decoder.read(frames, out=out)
+
+    def scatter(self, key: Hashable, clip: FrameClip, frames: Ints, places: Ints, out: NDArray[Any]) -> bool:  # type: ignore[override]
+        """Pixels that lie mapped go to their places in one copy."""
+        assert clip.copied is not None
+        if not clip.copied.group.settings.is_flat:
+            return False
+        with self._copy(key, clip) as decoder:
+            assert isinstance(decoder, CopyDecoder)
+            decoder.scatter(frames, places, out)
+        return True
 
     def _copy(self, key: Hashable, clip: FrameClip) -> AbstractContextManager[Decoder]:
         assert clip.copied is not None
