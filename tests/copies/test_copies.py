@@ -75,7 +75,7 @@ def same(some: list[dict], others: list[dict]) -> None:
 @pytest.mark.parametrize("window", [{"cam": [-1, 0, 1], "wrist": [0, 2]}, sl.Whole(["cam", "wrist"])], ids=repr)
 def test_raw_copies_give_the_pixels_of_the_originals_scaled(arm, window, tmp_path) -> None:
     raw(arm)
-    loader = sl.Loader(arm, window=window, batch_size=16, seed=4)
+    loader = sl.Loader(arm, window=window, batch_size=5, seed=4)
     scaled = loader.frames(size=SIZE)
     wanted = batches(scaled)
     for file in (tmp_path / "arm" / "files").rglob("*.mp4"):  # all lengths are known by now
