@@ -158,6 +158,14 @@ class Verbatim(Protocol):
 
 
 @runtime_checkable
+class HoldsFiles(Protocol):
+    """Cells that are files, to be read by range where they lie."""
+
+    def held(self, column: str, rows: Ints, /) -> list[tuple[str, Blob] | None] | None:
+        """Name (or empty) and bytes of each cell, None where it is null; None for all: they must be decoded."""
+
+
+@runtime_checkable
 class Physical(Protocol):
     """What the file itself says, which may not be what the table says."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import subprocess
 import sys
 import wave
@@ -20,6 +21,8 @@ from PIL import Image
 import seqlake as sl
 from seqlake.dataset.statistics import statistics
 from seqlake.errors import DecodeError, SeqlakeError, UnsafeReferenceError
+from seqlake.files.remote import ObjectBlob
+from seqlake.shards.parquet.reader import ParquetReader
 
 from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
 from ..media import clips  # noqa: TID252 - likewise
@@ -352,3 +355,54 @@ def test_more_videos_than_decoders_are_opened_again(kind, tmp_path) -> None:
             assert (truth[one] == frame).all((1, 2, 3)).any()
             seen += 1
     assert seen == 7 * STEPS
+
+
+def padded(data: bytes, size: int) -> bytes:
+    """The same film, as large as one of an hour: a box that every player skips."""
+    return data + (size + 8).to_bytes(4, "big") + b"free" + bytes(size)
+
+
+def test_of_a_film_in_a_row_few_bytes_are_read(s3_bucket, monkeypatch, tmp_path) -> None:
+    schema = sl.Schema({"cam": sl.Video(fps=30, inline=True), "action": sl.Trajectory(dim=2, fps=30)})
+    rows = [
+        {"sequence_id": str(n), "cam": padded(film(n), 8 << 20), "action": np.zeros((STEPS, 2), np.float32)}
+        for n in range(3)
+    ]
+    for place, storage in ((f"{s3_bucket.uri}/ds", s3_bucket.storage), (str(tmp_path / "ds"), None)):
+        sl.create(place, schema, storage=storage).append(rows)
+    there = sl.open(f"{s3_bucket.uri}/ds", storage=s3_bucket.storage)
+    read: list[int] = []
+    real = ObjectBlob.ranges
+
+    def ranges(blob: ObjectBlob, starts: Any, stops: Any) -> Any:
+        read.append(int(np.sum(np.asarray(stops) - np.asarray(starts))))
+        return real(blob, starts, stops)
+
+    monkeypatch.setattr(ObjectBlob, "ranges", ranges)
+    np.testing.assert_array_equal(there["1"]["cam"][7], there["1"]["cam"][:][7])
+    np.testing.assert_array_equal(there["1"]["cam"][:], sl.open(tmp_path / "ds")["1"]["cam"][:])
+    assert sum(read) < 8 << 20  # the shard has 24 MiB, the cell 8
+    assert there["1"]["cam"].read() == rows[1]["cam"]
+    copy = pickle.loads(pickle.dumps(there["2"]["cam"]))
+    assert copy == there["2"]["cam"] != there["1"]["cam"]
+    np.testing.assert_array_equal(copy[3], sl.open(tmp_path / "ds")["2"]["cam"][3])
+
+    monkeypatch.setattr(ParquetReader, "batches", _no_media(ParquetReader.batches))
+    here = sl.open(tmp_path / "ds")
+    loader = sl.Loader(here, window={"action": range(1), "cam": range(2)}, batch_size=STEPS, shuffle=False)
+    for number, batch in enumerate(loader):
+        np.testing.assert_array_equal(batch["cam"][:, 0], here[number]["cam"][:])
+    monkeypatch.setattr("seqlake.files.blobs.blake2b", _refused)  # and nobody hashes them
+    assert here["1"]["cam"][7].any()
+
+
+def _no_media(real: Any) -> Any:
+    def batches(reader: Any, columns: Any, /, **options: Any) -> Any:
+        assert "cam" not in columns, "cells were decoded"
+        return real(reader, columns, **options)
+
+    return batches
+
+
+def _refused(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a whole cell was hashed")

@@ -112,7 +112,7 @@ def _facts(view: Any, *, most: int | None) -> tuple[dict[str, Any], list[str]]:
         if category in {"temporal", "vector"} and value is not None:
             signals.append({"column": name, "array": cell_text(value), **_statistics(value, most=most)})
         elif isinstance(value, FileView):
-            scalars[name] = value.location if value.data is None else str(value)
+            scalars[name] = str(value) if value.inline else value.location
             hints.update({name: hint} if (hint := value.hint()) else {})
         elif category in {"scalar", "file"}:
             scalars[name] = value

@@ -22,7 +22,7 @@ from seqlake.files.limits import refuse_more_than_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from seqlake.protocols import Ints
+    from seqlake.protocols import Blob, Ints
 
 _PIECE = 64 << 20
 # A file that another machine truncates under a map kills this process, so these are read instead.
@@ -298,17 +298,22 @@ class MemoryBlob:
     Args:
         data: The bytes; not copied.
         location: What messages call them.
+        token: What tells them from others, where that is known; else a hash, made when it is asked for.
+
+    Attributes:
+        known: Whether the token was given, and so costs nothing.
 
     Example:
         >>> MemoryBlob(b"abc").size
         3
     """
 
-    __slots__ = ("_data", "_token", "location")
+    __slots__ = ("_data", "_token", "known", "location")
 
-    def __init__(self, data: bytes | bytearray | memoryview, /, *, location: str = "memory") -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, /, *, location: str = "memory", token: str = "") -> None:
         self._data = memoryview(data).toreadonly().cast("B")
-        self._token = ""
+        self._token = token
+        self.known = bool(token)
         self.location = location
 
     @property
@@ -318,7 +323,7 @@ class MemoryBlob:
 
     @property
     def token(self) -> str:
-        """A hash of the bytes."""
+        """What was given; else a hash of the bytes."""
         if not self._token:
             self._token = blake2b(self._data, digest_size=12).hexdigest()
         return self._token
@@ -336,14 +341,58 @@ class MemoryBlob:
         return isinstance(other, MemoryBlob) and (self.location, self._data) == (other.location, other._data)
 
     def __hash__(self) -> int:
-        return hash((self.location, self.token))
+        return hash((self.location, self.size))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_memory_blob, (bytes(self._data), self.location))
+        return (_memory_blob, (bytes(self._data), self.location, self._token if self.known else ""))
 
     def __repr__(self) -> str:
         return f"MemoryBlob({self.location!r}, {self.size} bytes)"
 
 
-def _memory_blob(data: bytes, location: str) -> MemoryBlob:
-    return MemoryBlob(data, location=location)
+def _memory_blob(data: bytes, location: str, token: str) -> MemoryBlob:
+    return MemoryBlob(data, location=location, token=token)
+
+
+class PartBlob:
+    """Bytes `start` to `stop` of another blob, as a blob.
+
+    Args:
+        whole: The other.
+        start: Its first byte here.
+        stop: The byte after the last.
+        location: What messages call it.
+
+    Example:
+        >>> bytes(PartBlob(MemoryBlob(b"abcdef"), 2, 4, "the middle").view())
+        b'cd'
+    """
+
+    def __init__(self, whole: Blob, start: int, stop: int, location: str, /) -> None:
+        self.whole = whole
+        self.start = start
+        self.size = stop - start
+        self.location = location
+
+    @property
+    def token(self) -> str:
+        """The whole's location and token, with the place in it."""
+        return f"{self.whole.location}:{self.whole.token}-{self.start}-{self.size}"
+
+    def view(self) -> memoryview | None:
+        """All of it as memory, where the whole is."""
+        view = self.whole.view()
+        return None if view is None else view[self.start : self.start + self.size]
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Parts of it."""
+        bounded(starts, stops, self.size, self.location)
+        return self.whole.ranges(np.asarray(starts) + self.start, np.asarray(stops) + self.start)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r}, {self.size} bytes)"
+
+
+def inline_location(name: str = "", /) -> str:
+    """What messages call a file that stands in a row, by the name it once had."""
+    return f"inline {name}" if name else "inline bytes"

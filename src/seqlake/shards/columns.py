@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import HasLengths, KnowsColumns, Physical, ability
+from seqlake.abilities import HasLengths, HoldsFiles, KnowsColumns, Physical, ability
 from seqlake.errors import DamagedTableError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.protocols import Flat
@@ -20,7 +20,7 @@ from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from seqlake.protocols import Ints, Shard, ShardReader
+    from seqlake.protocols import Blob, Ints, Shard, ShardReader
     from seqlake.spec.schema import Column, Schema
 
 
@@ -245,6 +245,12 @@ class ColumnsReader:
             return None if source.value is not None else np.full(self._shard.rows, -1, np.int64)
         known = ability(source[0], HasLengths)
         return None if known is None else known.lengths(source[1])
+
+    def held(self, column: str, rows: Ints, /) -> list[tuple[str, Blob] | None] | None:
+        """Files in cells, where they lie, if the file below that has them gives them so."""
+        source = self._source(column)
+        given = None if isinstance(source, Constant) else ability(source[0], HoldsFiles)
+        return None if given is None or isinstance(source, Constant) else given.held(source[1], rows)
 
     def close(self) -> None:
         """Close the shard and its side shards."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.abilities import HasLengths, Verbatim, ability
+from seqlake.abilities import HasLengths, HoldsFiles, Verbatim, ability
 from seqlake.shards.reading import rows_asked
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from seqlake.abilities import Kind
-    from seqlake.protocols import Flat, Ints, Shard, ShardReader
+    from seqlake.protocols import Blob, Flat, Ints, Shard, ShardReader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +103,11 @@ class RowsReader:
         """Cells that are bytes, where they lie, if the shard below gives them so; `rows` counts among the kept."""
         given = ability(self.inner, Verbatim)
         return None if given is None else given.verbatim(column, self._keep[rows])
+
+    def held(self, column: str, rows: Ints, /) -> list[tuple[str, Blob] | None] | None:
+        """Files in cells, where they lie, if the shard below gives them so; `rows` counts among the kept."""
+        given = ability(self.inner, HoldsFiles)
+        return None if given is None else given.held(column, self._keep[rows_asked(rows, len(self._keep))])
 
     def close(self) -> None:
         """Close the shard below."""

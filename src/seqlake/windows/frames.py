@@ -18,14 +18,13 @@ from seqlake import media
 from seqlake.errors import SeqlakeError
 from seqlake.spec.alignment import LOOKED_AT, Observed, on_clock, own_rate, rounding
 from seqlake.windows.edges import nearest
-from seqlake.windows.sources import FileSpan, MediaFiles, cells_of, located, parts_of, place_of
+from seqlake.windows.sources import FileSpan, MediaFiles, cells_of, located, place_of, spans_of
 from seqlake.windows.timestamps import samples_at
 from seqlake.windows.tracks import Track
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, Readable
@@ -256,15 +255,14 @@ def _count_inline(source: Readable, files: MediaFiles, track: Track, rows: Ints)
     """As `count_frames`, of videos that stand in the rows: batch by batch, since all of them would fill the memory."""
     column, timed = source.schema[track.column], by_time(track, source.schema[track.column])
 
-    def look(row: int, cell: pa.Scalar) -> Shown | None:
-        place = place_of(cell.as_py())
+    def look(row: int, place: FileSpan | None) -> Shown | None:
         if place is None:
             return None
         pts, time_base = _times(source, files, column, place, row)
         return _shown(place, pts, time_base, track, timed=timed)
 
     numbers = iter(rows.tolist())
-    batches = (list(zip(islice(numbers, len(part)), part, strict=True)) for part in parts_of(source, column.name, rows))
+    batches = (list(zip(islice(numbers, len(part)), part, strict=True)) for part in spans_of(source, column.name, rows))
     with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="seqlake-counting") as pool:
         looked = (one for cells in batches for one in pool.map(look, *zip(*cells, strict=True)))
         return list(_counting(looked, column, len(rows)))

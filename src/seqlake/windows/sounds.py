@@ -18,7 +18,7 @@ import numpy as np
 from seqlake import media
 from seqlake.abilities import HasSound, ability
 from seqlake.errors import DecodeError, SchemaMismatchError, SeqlakeError
-from seqlake.windows.sources import MediaFiles, located, parts_of, place_of
+from seqlake.windows.sources import MediaFiles, located, spans_of
 from seqlake.windows.spec import Seconds
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Decoder, Ints, Readable
     from seqlake.spec.schema import Column
+    from seqlake.windows.sources import FileSpan
     from seqlake.windows.spec import Edges
 
 
@@ -314,8 +315,7 @@ def count_sounds(source: Readable, files: MediaFiles, span: SoundSpan, rows: Int
     assert column.type is not None
     kind = column.type
 
-    def look(row: int, cell: Any) -> tuple[int, int] | None:
-        place = place_of(cell.as_py())
+    def look(row: int, place: FileSpan | None) -> tuple[int, int] | None:
         if place is None:
             return None
         try:
@@ -330,7 +330,7 @@ def count_sounds(source: Readable, files: MediaFiles, span: SoundSpan, rows: Int
     counted: list[tuple[int, int] | None] = []
     numbers = rows.tolist()
     with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="seqlake-counting") as pool:
-        for part in parts_of(source, column.name, rows):
+        for part in spans_of(source, column.name, rows):
             these = numbers[len(counted) : len(counted) + len(part)]
             counted += pool.map(look, these, part)
     return counted

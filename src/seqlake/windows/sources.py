@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.abilities import HasStorage, KeepsFiles, ability
+from seqlake.abilities import HasStorage, HoldsFiles, KeepsFiles, ability
 from seqlake.errors import SeqlakeError
-from seqlake.files.blobs import MemoryBlob
+from seqlake.files.blobs import MemoryBlob, inline_location
 from seqlake.files.references import missing, open_reference
 from seqlake.protocols import Source
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.protocols import Blob, Ints, Readable
+    from seqlake.protocols import Blob, Ints, Readable, Shard
     from seqlake.spec.column_types import ColumnType
 
 
@@ -38,7 +39,7 @@ class FileSpan:
     reference: str
     first: int = 0
     count: int | None = None
-    data: bytes | None = field(default=None, repr=False)
+    data: bytes | Blob | None = field(default=None, repr=False)
 
 
 def place_of(cell: object, /) -> FileSpan | None:
@@ -94,7 +95,7 @@ class MediaFiles:
             copied=None if table is None else table.copied_file,
         )
 
-    def source(self, reference: str, column: ColumnType, /, *, data: bytes | None = None) -> Source:
+    def source(self, reference: str, column: ColumnType, /, *, data: bytes | Blob | None = None) -> Source:
         """What a decoder opens: the whole file, whichever of its frames a row has.
 
         Args:
@@ -122,9 +123,43 @@ class MediaFiles:
             raise missing(error) from error
 
 
-def inline_blob(data: bytes, name: str = "", /) -> MemoryBlob:
-    """The bytes of a file that stand in a row, called by the name they once had."""
-    return MemoryBlob(data, location=f"inline {name}" if name else "inline bytes")
+def inline_blob(data: bytes | Blob, name: str = "", /, *, token: str = "") -> Blob:
+    """The bytes of a file that stand in a row, called by the name they once had; a blob of them is called so already.
+
+    Args:
+        data: The bytes.
+        name: Of the file.
+        token: What tells the cell from all others, where that is known; see `cell_token`.
+    """
+    return MemoryBlob(data, location=inline_location(name), token=token) if isinstance(data, bytes) else data
+
+
+def cell_token(shard: Shard, column: str, row: int, /) -> str:
+    """What tells the bytes of one cell from those of all others, without a look at them."""
+    return f"{shard.key}/{column}/{row}"
+
+
+def held_span(cell: object, token: str, /) -> FileSpan | None:
+    """As `place_of`, the bytes named by a token, so that nobody hashes them."""
+    place = place_of(cell)
+    if place is None or place.data is None:
+        return place
+    return replace(place, data=inline_blob(place.data, place.reference, token=token))
+
+
+def spans_of(source: Readable, name: str, rows: Ints, /) -> Iterator[list[FileSpan | None]]:
+    """The files that stand in some cells: where they lie, else portion by portion; for the arguments see `parts_of`."""
+    for shard, inside in _by_shard(source, rows):
+        with closing(shard.open()) as reader:
+            given = ability(reader, HoldsFiles)
+            held = None if given is None else given.held(name, inside)
+            if held is not None:
+                yield [None if one is None else FileSpan(one[0], data=one[1]) for one in held]
+                continue
+            numbers = iter(inside.tolist())
+            for batch in reader.batches([name], rows=inside):
+                cells = zip(batch.column(0), islice(numbers, batch.num_rows), strict=True)
+                yield [held_span(cell.as_py(), cell_token(shard, name, row)) for cell, row in cells]
 
 
 def located(error: Exception, where: str, /) -> Exception:
@@ -154,12 +189,17 @@ def parts_of(source: Readable, name: str, rows: Ints, /) -> Iterator[pa.Array]:
         name: The column.
         rows: [n] row numbers, ascending.
     """
+    for shard, inside in _by_shard(source, rows):
+        with closing(shard.open()) as reader:
+            for batch in reader.batches([name], rows=inside):
+                yield batch.column(0)
+
+
+def _by_shard(source: Readable, rows: Ints) -> Iterator[tuple[Shard, Ints]]:
+    """The shards with any of these rows, and which of their rows these are."""
     first = 0
     for shard in source.shards():
         inside = rows[(rows >= first) & (rows < first + shard.rows)] - first
         first += shard.rows
-        if not len(inside):
-            continue
-        with closing(shard.open()) as reader:
-            for batch in reader.batches([name], rows=inside.astype(np.int64)):
-                yield batch.column(0)
+        if len(inside):
+            yield shard, inside.astype(np.int64)

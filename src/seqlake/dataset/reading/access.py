@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import HasIds, KeepsFiles, ability
+from seqlake.abilities import HasIds, HoldsFiles, KeepsFiles, ability
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.cells import arrow_cell, flat_cell
 from seqlake.errors import SequenceNotFoundError
@@ -23,6 +23,7 @@ from seqlake.shards.cells import is_shown
 from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.rows import Rows
 from seqlake.windows.clock import dataset_clock, depends
+from seqlake.windows.sources import cell_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,6 +117,17 @@ class Access:
         if column.name == self.source.schema.id and row in handles.ids:
             return handles.ids[row]
         return self._opened(number).cell(row - starts[number], column)
+
+    def held(self, row: int, column: Column, /) -> tuple[str, Blob] | None:
+        """Name and bytes of the file that a cell holds, read by range; None where it is null, or must be decoded."""
+        starts = self.starts
+        number = bisect_right(starts, row) - 1
+        return self._opened(number).held(row - starts[number], column.name)
+
+    def token(self, row: int, column: Column, /) -> str:
+        """What tells the bytes of a cell from those of all others, without a look at them."""
+        number = bisect_right(self.starts, row) - 1
+        return cell_token(self.shards[number], column.name, row - self.starts[number])
 
     def _opened(self, number: int) -> _OpenShard:
         handles = self._here()
@@ -275,6 +287,14 @@ class _OpenShard:
         if block is None:  # too large to be kept, or another thread's reads pushed it out
             return arrow_cell(self._read(name, row, row + 1), 0, column)
         return arrow_cell(block, place, column)
+
+    def held(self, row: int, name: str) -> tuple[str, Blob] | None:
+        given = ability(self._reader, HoldsFiles)
+        if given is None:
+            return None
+        with self._lock:
+            files = given.held(name, np.array([row], np.int64))
+        return None if files is None else files[0]
 
     def _read(self, name: str, start: int, stop: int, *, most: int | None = None) -> pa.Array | None:
         """Cells of some rows; None where they take more than `most` bytes."""

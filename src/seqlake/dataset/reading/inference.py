@@ -157,7 +157,7 @@ def _kind_of_path(path: str) -> str | None:
 def _inline(name: str, cells: list[Any]) -> ColumnType | None:
     """The type of files that stand in the rows, by their first bytes; by their names where only those stand there."""
     spans = [span for cell in cells if (span := place_of(cell.as_py())) is not None]
-    heads = [None if span.data is None else span.data[:_HEAD] for span in spans]
+    heads = [span.data[:_HEAD] if isinstance(span.data, bytes) else None for span in spans]
     kinds = {
         _kind_of_path(span.reference) if head is None else media.kind_of(head)
         for span, head in zip(spans, heads, strict=True)

@@ -9,7 +9,7 @@ from seqlake import media
 from seqlake.dataset.reading import display
 from seqlake.dataset.reading.views import FileView, MediaView, StepsView
 from seqlake.windows.sounds import Silence, check_rate, declared_rate, sounding
-from seqlake.windows.sources import MediaFiles, place_of
+from seqlake.windows.sources import FileSpan, MediaFiles, held_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,11 +63,14 @@ class SequenceView(Mapping[str, Any]):
         return self._excerpt.schema
 
     def __getitem__(self, name: str) -> Any:
-        column = self._excerpt.schema[name]
-        value = self._excerpt.access.cell(self._row, column)
+        column, access = self._excerpt.schema[name], self._excerpt.access
+        inline = column.inline and access.source.schema.id is not None
+        if inline and (held := access.held(self._row, column)) is not None:
+            return self._viewed(FileSpan(held[0], data=held[1]), column)
+        value = access.cell(self._row, column)
         if value is None:
             return None
-        if column.category == "file" or (column.inline and self._excerpt.access.source.schema.id is not None):
+        if column.category == "file" or inline:
             return self._file(value, column)
         if column.category != "frames":
             return value
@@ -76,9 +79,10 @@ class SequenceView(Mapping[str, Any]):
         )
 
     def _file(self, cell: object, column: Column) -> FileView | None:
-        place = place_of(cell)
-        if place is None:
-            return None
+        place = held_span(cell, self._excerpt.access.token(self._row, column))
+        return None if place is None else self._viewed(place, column)
+
+    def _viewed(self, place: FileSpan, column: Column) -> FileView:
         reference = place.reference
         excerpt = self._excerpt
         root, storage, allow_outside = excerpt.root, excerpt.storage, excerpt.allow_outside

@@ -78,10 +78,9 @@ class FileView:
     Attributes:
         reference: What the cell says; of a file that the row holds, the name it once had, or empty.
         column: The column's type, as in `Video(fps=30)`; None where it has none.
-        data: The file's bytes, where the row holds them; None where it points to a file.
     """
 
-    __slots__ = ("_allow_outside", "_copied", "_root", "_storage", "column", "data", "reference")
+    __slots__ = ("_allow_outside", "_copied", "_inside", "_root", "_storage", "column", "reference")
 
     def __init__(
         self,
@@ -93,15 +92,25 @@ class FileView:
         storage: Mapping[str, str] | None = None,
         allow_outside: bool = False,
         copied: Callable[[str], Blob | None] | None = None,
-        data: bytes | None = None,
+        data: bytes | Blob | None = None,
     ) -> None:
         self._copied = copied
         self.reference = reference
-        self.data = data
+        self._inside = None if data is None else inline_blob(data, reference)
         self.column = column
         self._root = root
         self._storage = storage
         self._allow_outside = allow_outside
+
+    @property
+    def inline(self) -> bool:
+        """Whether the row holds the file's bytes, rather than pointing to a file."""
+        return self._inside is not None
+
+    @property
+    def data(self) -> bytes | None:
+        """All bytes of a file that the row holds, read at every call; None where it points to a file."""
+        return None if self._inside is None else bytes(stores.read_all(self._inside))
 
     @property
     def location(self) -> str:
@@ -109,8 +118,8 @@ class FileView:
 
         What messages call its bytes, where the row holds them.
         """
-        if self.data is not None:
-            return inline_blob(self.data, self.reference).location
+        if self._inside is not None:
+            return self._inside.location
         return locations.join(self._root, self.reference)
 
     @property
@@ -126,8 +135,8 @@ class FileView:
             MissingFileError: It is not there.
             CorruptFileError: It is not the one that was copied in, and the dataset was opened with `verify="first"`.
         """
-        if self.data is not None:
-            return inline_blob(self.data, self.reference)
+        if self._inside is not None:
+            return self._inside
         try:
             copy = None if self._copied is None else self._copied(self.reference)
             if copy is not None:
@@ -159,11 +168,17 @@ class FileView:
         """
         blob = None
         with suppress(OSError, SeqlakeError, ValueError):
-            blob = self.blob() if self.data is not None or locations.is_local(self.location) else None
+            blob = self.blob() if self.inline or locations.is_local(self.location) else None
         return media.hint(self.reference, blob, self.column)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FileView) and (self.location, self.data) == (other.location, other.data)
+        return isinstance(other, FileView) and self.location == other.location and self._same_bytes(other)
+
+    def _same_bytes(self, other: FileView) -> bool:
+        """Whether both hold the same bytes, or neither any: those of others are the same where they lie."""
+        if self._inside is None or other._inside is None:
+            return self._inside is other._inside
+        return self._inside.size == other._inside.size and self.data == other.data
 
     def __hash__(self) -> int:
         return hash(self.location)
@@ -174,11 +189,11 @@ class FileView:
 
     def __str__(self) -> str:
         kind = f", {self.column.type}" if self.column is not None else ""
-        named = repr(self.reference) if self.data is None else f"{len(self.data):,} bytes"
+        named = repr(self.reference) if self._inside is None else f"{self._inside.size:,} bytes"
         return f"{type(self).__name__}({named}{kind})"
 
     def __repr__(self) -> str:
-        known = media.hint(self.reference, None if self.data is None else self.blob(), self.column)
+        known = media.hint(self.reference, self._inside, self.column)
         return f"{self}  # {known}" if known else str(self)  # by its name alone: no file is opened to print it
 
 
@@ -224,7 +239,7 @@ class MediaView(media.Frames, FileView):
         allow_outside: bool = False,
         copied: Callable[[str], Blob | None] | None = None,
         kept: Callable[[str], Mapping[int, bytes]] | Mapping[int, bytes] | None = None,
-        data: bytes | None = None,
+        data: bytes | Blob | None = None,
     ) -> None:
         super().__init__(
             reference,
@@ -265,7 +280,7 @@ class MediaView(media.Frames, FileView):
             allow_outside=self._allow_outside,
             copied=self._copied,
             kept=self._kept,
-            data=self.data,
+            data=self._inside,
         )
         other.first, other.count = self.first, self.count
         return other
@@ -335,7 +350,7 @@ class MediaView(media.Frames, FileView):
         return Source(blob=self.blob(), column=self.column, first=self.first, count=self.count, index=kept)
 
     def _packets(self) -> Mapping[int, bytes]:
-        if self.data is not None:
+        if self.inline:
             return {}
         return self._kept(self.reference) if callable(self._kept) else self._kept or {}
 
@@ -348,13 +363,13 @@ class MediaView(media.Frames, FileView):
         return None, {**state, **frames, "_kept": dict(self._packets())}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MediaView) and self._key() == other._key()
+        return isinstance(other, MediaView) and self._key() == other._key() and self._same_bytes(other)
 
     def __hash__(self) -> int:
         return hash(self._key())
 
     def _key(self) -> tuple[object, ...]:
-        return (self.location, self.data, self.column, self.first, self.count)
+        return (self.location, self.column, self.first, self.count)
 
 
 class StepsView(media.Frames):

@@ -128,7 +128,7 @@ class Cutter:
             return None, None
         where = f"Sequence {view.id!r}, column {name!r}"
         try:
-            if file.data is not None:
+            if file.inline:
                 return self._inline(name, file, piece, view, cell=cell)
             reference, cut = self._cut(name, file, piece, view)
         except FileNotFoundError as error:

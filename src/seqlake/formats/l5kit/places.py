@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError, SeqlakeError
-from seqlake.files.blobs import bounded
+from seqlake.files.blobs import PartBlob, bounded
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.reading import BlobFile
 from seqlake.files.stores import open_blob, open_store
@@ -229,7 +229,7 @@ class Archive:
         return f"Archive({self._location!r})"
 
 
-class ZipPart:
+class ZipPart(PartBlob):
     """Bytes `start` to `stop` of an archive: one member, as it is stored.
 
     Its checksum is compared where all of its bytes are at hand: once per process and state of the archive where it is
@@ -244,11 +244,8 @@ class ZipPart:
     """
 
     def __init__(self, whole: Blob, start: int, stop: int, location: str, /, *, crc: int) -> None:
-        self.whole = whole
-        self.start = start
+        super().__init__(whole, start, stop, location)
         self.crc = crc
-        self.size = stop - start
-        self.location = location
 
     @property
     def token(self) -> str:
@@ -257,8 +254,7 @@ class ZipPart:
 
     def stored(self) -> memoryview | None:
         """All of it as memory, where the whole is; its checksum was not compared."""
-        view = self.whole.view()
-        return None if view is None else view[self.start : self.start + self.size]
+        return super().view()
 
     def view(self) -> memoryview | None:
         """The same, compared with its checksum.
@@ -293,8 +289,7 @@ class ZipPart:
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
         """Parts of it, compared where they are all of it."""
-        bounded(starts, stops, self.size, self.location)
-        parts = self.whole.ranges(np.asarray(starts) + self.start, np.asarray(stops) + self.start)
+        parts = super().ranges(starts, stops)
         if len(parts) == 1 and len(parts[0]) == self.size:
             self.compare(parts[0])
         return parts

@@ -96,6 +96,8 @@ def _kept(source: Source, blob: Blob) -> PacketIndex | None:
 
 def _indexes(blob: Blob) -> Mapping[int, PacketIndex]:
     """All streams' indexes, remembered by location and token: in this process, and in the user's cache."""
+    if isinstance(blob, MemoryBlob) and not blob.known:
+        return indexing.index(blob)  # to name these bytes is to read all of them, which costs more than their index
     key = (blob.location, blob.token)
     indexes = _INDEXES.get(key)
     if indexes is None:
@@ -109,8 +111,6 @@ def _indexes(blob: Blob) -> Mapping[int, PacketIndex]:
 
 
 def _cached(blob: Blob) -> Mapping[int, PacketIndex]:
-    if isinstance(blob, MemoryBlob):
-        return indexing.index(blob)  # bytes of a row, which have no name
     data = _CACHE.get(blob)
     if data is not None:
         with suppress(CorruptFileError, pa.ArrowException, OSError):

@@ -53,6 +53,8 @@ class ColumnChunk:
         decoded: Bytes of its pages after decompression.
         codec: `UNCOMPRESSED`, `SNAPPY`, ...
         dictionary: Whether it begins with a dictionary page.
+        page_index: First byte of the list of its pages (Parquet's offset index), and the byte after it; equal where
+            there is none.
     """
 
     row_group: int
@@ -64,6 +66,7 @@ class ColumnChunk:
     decoded: int
     codec: str
     dictionary: bool
+    page_index: tuple[int, int] = (0, 0)
 
 
 class Footer:
@@ -117,8 +120,8 @@ class Footer:
         try:
             fields, _ = read_struct(self._data)
             types = [element.get(1) for element in fields[2] if not element.get(5)]
-            groups = [[column[3] for column in group[1]] for group in fields[4]]
-            if any([chunk[1] for chunk in chunks] != types for chunks in groups):
+            groups = [list(group[1]) for group in fields[4]]
+            if any([chunk[3][1] for chunk in chunks] != types for chunks in groups):
                 raise _damaged(self.blob, "column chunks that do not fit the schema")
             return [
                 [self._chunk(group, leaf, facts) for leaf, facts in enumerate(chunks)]
@@ -129,8 +132,10 @@ class Footer:
                 raise
             raise _damaged(self.blob, f"a footer whose column chunks cannot be read ({error!r})") from None
 
-    def _chunk(self, group: int, leaf: int, facts: Mapping[int, int]) -> ColumnChunk:
-        """One chunk from the fields of its `ColumnMetaData`."""
+    def _chunk(self, group: int, leaf: int, fields: Mapping[int, Any]) -> ColumnChunk:
+        """One chunk from the fields of its `ColumnChunk`, above all its `ColumnMetaData`."""
+        facts: Mapping[int, int] = fields[3]
+        pages = int(fields.get(4, 0)), int(fields.get(4, 0)) + int(fields.get(5, 0))
         if facts[4] < 0:
             raise ValueError("a codec below zero")
         start, first = facts[9], facts.get(11, 0)
@@ -145,6 +150,7 @@ class Footer:
             decoded=facts[6],
             codec=_CODECS[facts[4]],
             dictionary=first > 0,
+            page_index=pages if 0 < pages[0] <= pages[1] <= self._nbytes else (0, 0),
         )
         empty = chunk.rows == 0 and chunk.values == 0  # some writers give such a chunk no place
         inside = 4 <= chunk.start <= chunk.stop <= self._nbytes and chunk.values >= 0 and chunk.decoded >= 0

@@ -24,6 +24,7 @@ from seqlake.shards.parquet.building import page_steps
 from seqlake.shards.parquet.expansion import BATCH, Expansion, expansion_of, fitting_rows
 from seqlake.shards.parquet.flatness import bears_out, claims_of, flat_of
 from seqlake.shards.parquet.footer import DAMAGE, Footer, read_footer
+from seqlake.shards.parquet.held import HeldFiles
 from seqlake.shards.parquet.pages import read_header
 from seqlake.shards.proofs import PieceProof, proven
 from seqlake.shards.reading import count_only, rows_asked
@@ -125,6 +126,7 @@ class ParquetReader:
         self._outside = index
         self._headers = headers
         self._flats: dict[str, Flat | None] = {}
+        self._held: dict[str, HeldFiles] = {}
         self._fits: dict[tuple[int, tuple[int, ...]], int] = {}
         self._decoded: dict[tuple[int, tuple[str, ...]], list[pa.RecordBatch]] = {}
 
@@ -191,6 +193,20 @@ class ParquetReader:
             return flat
         return replace(flat, proof=PageProof(blob=self.blob, footer=self.footer, column=column, entry=entry))
 
+    def held(self, column: str, rows: Ints, /) -> list[tuple[str, Blob] | None] | None:
+        """Files in cells, where they lie; None where pages are encoded or compressed, or to be compared.
+
+        Raises:
+            SchemaMismatchError: No such column.
+            IndexError: A row that the file does not have.
+        """
+        self._known([column])
+        if self._verify:
+            return None  # checksums are of whole pages
+        if column not in self._held:
+            self._held[column] = HeldFiles(self.footer, column)
+        return self._held[column].files(rows_asked(rows, self.rows))
+
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
         """Record batches of these columns, in this order, as the file stores them.
 
@@ -218,6 +234,7 @@ class ParquetReader:
         """Forget what was read; the reader may be asked again."""
         self._decoded.clear()
         self._flats.clear()
+        self._held.clear()
         self.__dict__.pop("_file", None)
 
     def _known(self, columns: Sequence[str]) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from seqlake import media
-from seqlake.abilities import HasStarts, ability
+from seqlake.abilities import HasStarts, HoldsFiles, ability
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Source
 from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob
 from seqlake.windows.frames import Shown, by_time
-from seqlake.windows.sources import located, place_of
+from seqlake.windows.sources import FileSpan, cell_token, held_span, located, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from seqlake.copies.reading import OpenCopy
     from seqlake.media.audio import SoundIndex
-    from seqlake.protocols import Decoder, Ints
+    from seqlake.protocols import Blob, Decoder, Ints
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column
     from seqlake.training.fetching.transfers import Transfers
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from seqlake.training.opened import Opened
     from seqlake.training.survey import WindowSurvey
     from seqlake.windows.clouds import PointOptions
-    from seqlake.windows.sources import FileSpan, MediaFiles
+    from seqlake.windows.sources import MediaFiles
     from seqlake.windows.tracks import Track
 
 
@@ -72,18 +72,52 @@ class EncodedCells:
         """The cells of some rows of one shard: row -> array of its images, None where null; or its video, a scalar."""
         shard = int(self._opened.shard_of(rows[:1])[0])
         first = int(self._survey.first_rows[shard])
-        with self._lock:  # one reading at a time: a second one would read the same shard
-            if shard not in self._kept and self._opened.take_room(self._survey.shards[shard].nbytes):
-                try:
-                    self._kept[shard] = self._cells(shard, None)
-                except BaseException:
-                    self._opened.count_decoded(-self._survey.shards[shard].nbytes)  # nothing is kept
-                    raise
-            if shard in self._kept:
+        with self._lock:
+            if self._keeps(shard):
                 cells = [self._kept[shard][row - first] for row in rows.tolist()]
             else:
                 cells = self._cells(shard, rows - first)
         return dict(zip(rows.tolist(), cells, strict=True))
+
+    def _keeps(self, shard: int) -> bool:
+        """Whether the cells of a shard are kept, from now on if there is room; one thread at a time reads them."""
+        nbytes = self._survey.shards[shard].nbytes
+        if shard not in self._kept and self._opened.take_room(nbytes):
+            try:
+                self._kept[shard] = self._cells(shard, None)
+            except BaseException:
+                self._opened.count_decoded(-nbytes)  # nothing is kept
+                raise
+        return shard in self._kept
+
+    def files(self, rows: Ints) -> dict[int, FileSpan | None]:
+        """The files that some rows of one shard hold, where they lie if the shard is on this machine; None where null.
+
+        Of a shard that is elsewhere all cells are kept, as long as there is room; then its files are read by range.
+        """
+        shard = int(self._opened.shard_of(rows[:1])[0])
+        first = int(self._survey.first_rows[shard])
+        held = self._in_place(shard, rows - first)
+        if held is not None:
+            mapped = all(one is None or one[1].view() is not None for one in held)
+            with self._lock:
+                in_place = mapped or not self._keeps(shard)
+            if in_place:
+                spans = [None if one is None else FileSpan(one[0], data=one[1]) for one in held]
+                return dict(zip(rows.tolist(), spans, strict=True))
+        whole = self._survey.shards[shard]
+        return {
+            row: held_span(cell.as_py(), cell_token(whole, self._name, row - first))
+            for row, cell in self.read(rows).items()
+        }
+
+    def _in_place(self, shard: int, rows: Ints) -> list[tuple[str, Blob] | None] | None:
+        reader = self._opened.reader(shard)
+        try:
+            given = ability(reader, HoldsFiles)
+            return None if given is None else given.held(self._name, rows.astype(np.int64))
+        finally:
+            reader.close()
 
     def _cells(self, shard: int, rows: Ints | None) -> list[Any]:
         reader = self._opened.reader(shard)
@@ -182,7 +216,7 @@ class MeteredFiles:
     files: MediaFiles
     transfers: Transfers
 
-    def source(self, reference: str, column: ColumnType, /, *, data: bytes | None = None) -> Source:
+    def source(self, reference: str, column: ColumnType, /, *, data: bytes | Blob | None = None) -> Source:
         """What a decoder opens; see `MediaFiles.source`."""
         source = self.files.source(reference, column, data=data)
         if isinstance(source.blob, bytes) or source.blob.view() is not None:
@@ -371,8 +405,8 @@ class InlineColumn(VideoColumn):
     def look(self, rows: Sequence[int]) -> dict[Hashable, FrameClip]:
         """Open the videos of some rows of one shard; what is kept of them are counts and times, and no bytes."""
         clips: dict[Hashable, FrameClip] = {}
-        for row, cell in self._cells.read(np.asarray(rows, np.int64)).items():
-            source = self._held(cell)
+        for row, place in self._cells.files(np.asarray(rows, np.int64)).items():
+            source = self._held(place)
             clips[row] = FrameClip(count=0) if source is None else self._clip(row, source)
         self._remember(clips)
         return clips
@@ -389,12 +423,12 @@ class InlineColumn(VideoColumn):
 
     def _source(self, key: Hashable, clip: FrameClip) -> Source:  # noqa: ARG002 - files need it
         assert isinstance(key, int)
-        source = self._held(self._cells.read(np.array([key], np.int64))[key])
+        source = self._held(self._cells.files(np.array([key], np.int64))[key])
         assert source is not None  # or nobody would ask for frames
         return source
 
-    def _held(self, cell: Any) -> Source | None:
-        place, kind = place_of(cell.as_py()), self.column.type
+    def _held(self, place: FileSpan | None) -> Source | None:
+        kind = self.column.type
         assert kind is not None
         return None if place is None else self._files.source(place.reference, kind, data=place.data)
 

@@ -252,7 +252,7 @@ class SoundColumn:
 
     def _place(self, row: int) -> FileSpan | None:
         if self._cells is not None:
-            return place_of(self._cells.read(np.array([row], np.int64))[row].as_py())
+            return self._cells.files(np.array([row], np.int64))[row]
         values = self._opened.beside[self.column.name].values
         return None if values is None else place_of(values[row])
 
