@@ -379,3 +379,35 @@ def test_a_signal_of_no_steps_is_written_and_shown(run: Any, tmp_path: Path) -> 
     result = run("show", tmp_path / "poses", "none")
     assert result.code == 0
     assert "pose: f32[0,2,3]" in result.out
+
+
+def test_info_says_where_media_stand_better(run, tmp_path) -> None:
+    def photo(size: int) -> bytes:
+        return b"\x89PNG\r\n\x1a\n" + bytes(size - 8)
+
+    types = {"small": sl.Image(), "held": sl.Image(inline=True), "large": sl.Image(inline=True), "gone": sl.Image()}
+    ds = sl.create(tmp_path / "ds", sl.Schema({**types, "middle": sl.Image()}))
+    for name, size in (("small", 1000), ("middle", 300_000)):
+        (tmp_path / f"{name}.png").write_bytes(photo(size))
+    row = {"held": photo(2000), "large": photo(5 << 20), "small": sl.File(tmp_path / "small.png"), "gone": "gone.png"}
+    ds.append([{"sequence_id": str(n), **row, "middle": sl.File(tmp_path / "middle.png")} for n in range(2)])
+    media = run("info", tmp_path / "ds", "--json").json["media"]
+    assert {name: (one["inline"], one["better"], one["mean"]) for name, one in media.items()} == {
+        "small": (False, "inline", 1000),
+        "held": (True, "inline", 2000),
+        "large": (True, "files", 5 << 20),
+        "middle": (False, "either", 300_000),
+    }  # and nothing of files that are not there
+    told = run("info", tmp_path / "ds").out
+    assert f"seqlake relocate {tmp_path / 'ds'} --inline small`" in told
+    assert f"seqlake relocate {tmp_path / 'ds'} --extract large`" in told
+    assert "--extract held" not in told
+    assert run("relocate", tmp_path / "ds", "--inline", "small").code == 0
+    assert run("relocate", tmp_path / "ds", "--extract", "large").code == 0
+    media = run("info", tmp_path / "ds", "--json").json["media"]
+    assert {name: one["inline"] for name, one in media.items()} == {
+        "small": True,
+        "held": True,
+        "large": False,
+        "middle": False,
+    }

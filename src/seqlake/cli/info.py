@@ -20,8 +20,11 @@ _NAMED = 8  # of other places; the JSON has all of them
 @_options.version
 @output_options
 def command(source: str, *, version: int | str | None, output: Output) -> None:
-    """Say what DATASET holds: sequences, columns, bytes, shards, and whether windows read it without decoding."""
-    from seqlake.dataset.reading.inventory import elsewhere, hints
+    """Say what DATASET holds: sequences, columns, bytes, shards, and whether windows read it without decoding.
+
+    Of files of media it says whether they stand better in the rows or beside them, by the sizes of some.
+    """
+    from seqlake.dataset.reading.inventory import elsewhere, hints, media_places
 
     selection = _options.opened(source, version=version)
     places = elsewhere(selection)
@@ -38,6 +41,7 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
         **_flatness(selection),
         "elsewhere": places,
         "hints": hints(selection),
+        "media": {name: place.to_json() for name, place in media_places(selection).items()},
     }
     unit = "samples" if selection.schema.id is None else "sequences"
     lines = [repr(selection), "", f"{facts['rows']} {unit} in {facts['shards']} shards, {size(facts['nbytes'])}"]
@@ -53,8 +57,22 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
         more = f" and {len(places) - _NAMED} places more" if len(places) > _NAMED else ""
         lines.append(f"references to other places: {', '.join(named)}{more}")
     lines += [f"{in_line(name)}: {in_line(hint)}" for name, hint in facts["hints"].items()]
+    lines += [_media_line(source, name, place) for name, place in facts["media"].items()]
     lines += [f"note: {note}" for note in facts.get("notes", ())]
     output.document(facts, text="\n".join(lines))
+
+
+def _media_line(source: str, name: str, place: dict[str, Any]) -> str:
+    """Where the files of a column stand, and the command that puts them where they stand better."""
+    now, better = "inline" if place["inline"] else "files", place["better"]
+    files = "1 file" if place["files"] == 1 else f"{place['files']} files"
+    stands = "in the rows" if place["inline"] else "as files"
+    line = f"{in_line(name)}: {stands}, {size(place['mean'])} each ({files} looked at)"
+    if better in {now, "either"}:
+        return f"{line}, which is well: {place['why']}"
+    verb = "--inline" if better == "inline" else "--extract"
+    where = "in the rows" if better == "inline" else "as files"
+    return f"{line}, better {where} (`seqlake relocate {in_line(source)} {verb} {in_line(name)}`): {place['why']}"
 
 
 def _of_table(selection: Any) -> dict[str, Any]:

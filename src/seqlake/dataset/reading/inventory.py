@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -13,11 +14,14 @@ import pyarrow.compute as pc
 
 from seqlake.abilities import HasStrangers, OfATable, ability
 from seqlake.dataset.reading.excerpt import Excerpt
+from seqlake.dataset.reading.views import FileView, MediaView, StepsView
 from seqlake.dataset.writing.references import refers
 from seqlake.errors import SeqlakeError
 from seqlake.files.locations import inside, is_local, join, local_path, redacted, scheme
 from seqlake.files.stores import open_blob, open_store
+from seqlake.spec.column_types import INLINE_TYPES
 from seqlake.spec.rules.references import paths_in
+from seqlake.spec.schema import is_binary, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +32,11 @@ State: TypeAlias = Literal["present", "missing", "outside", "elsewhere", "kept",
 
 _PARALLEL = 12
 _LOOKED = 16  # rows, for the first file of a column
+_MEASURED = 32  # rows whose files are asked for their sizes
+_MEASURED_ELSEWHERE = 8  # likewise, where that is a request for each
+_STEPS = 4  # of each row's images
+SMALL_FILE = 256 << 10  # bytes below which a file is better in its row
+LARGE_FILE = 4 << 20  # above which it is better beside it
 _MANY = 200  # references; listing a folder of a bucket is cheaper than asking for so many by name
 
 
@@ -234,6 +243,96 @@ def hints(selection: Readable, /) -> dict[str, str]:
         if view is not None and (hint := view.hint()):
             known[name] = hint
     return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPlace:
+    """Where the files of a column stand, and where they would stand better.
+
+    Attributes:
+        inline: Whether the rows hold them now.
+        looked_at: How many files were looked at.
+        mean: Bytes of one, on average of these.
+        better: `inline`, `files`, or `either`.
+        why: In a sentence.
+    """
+
+    inline: bool
+    looked_at: int
+    mean: int
+    better: Literal["inline", "files", "either"]
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "inline": self.inline,
+            "files": self.looked_at,
+            "mean": self.mean,
+            "better": self.better,
+            "why": self.why,
+        }
+
+
+def media_places(selection: Readable, /) -> dict[str, MediaPlace]:
+    """Whether files of media stand better in the rows or beside them, by the sizes of some.
+
+    The files of up to 32 rows, spread evenly, are asked for their sizes and not read; of fewer where that is a request.
+    References that lead out of the dataset, or nowhere, are left out.
+
+    Example:
+        ```python
+        media_places(ds)["photo"].better    # 'inline'
+        ```
+    """
+    schema = selection.schema
+    if schema.id is None:
+        return {}
+    places = {}
+    for name in (name for name in schema if schema[name].type is not None):
+        column = schema[name]
+        steps = column.category == "frames" and is_list(column.arrow)
+        if column.type is None or column.type.type not in INLINE_TYPES or not (column.medium or steps):
+            continue
+        inline = column.inline or (steps and is_binary(column.arrow.value_type))
+        sizes_seen, shared = _some_sizes(selection, name)
+        if sizes_seen:
+            mean = sum(sizes_seen) // len(sizes_seen)
+            better, why = _better(mean, shared=shared)
+            places[name] = MediaPlace(inline=inline, looked_at=len(sizes_seen), mean=mean, better=better, why=why)
+    return places
+
+
+def _some_sizes(selection: Readable, name: str) -> tuple[list[int], bool]:
+    """Bytes of some files of a column, and whether rows have only parts of them."""
+    excerpt = Excerpt.of(selection)
+    most = _MEASURED if is_local(selection.root) else _MEASURED_ELSEWHERE
+    rows = range(0, len(excerpt), -(-len(excerpt) // most) or 1)
+    measured: dict[object, int] = {}
+    shared = False
+    for row in rows:
+        cell = excerpt[row][name]
+        for number, file in enumerate(cell.cells[:_STEPS] if isinstance(cell, StepsView) else [cell]):
+            if isinstance(file, bytes):
+                measured[row, number] = len(file)
+            elif isinstance(file, FileView):
+                with suppress(SeqlakeError, OSError, ValueError):
+                    if not file.inline and not inside(selection.root, file.location):
+                        continue
+                    measured[(row, number) if file.inline else file.reference] = file.size
+                shared = shared or (isinstance(file, MediaView) and (file.first > 0 or file.count is not None))
+    return list(measured.values()), shared
+
+
+def _better(mean: int, *, shared: bool) -> tuple[Literal["inline", "files", "either"], str]:
+    least, most = f"{SMALL_FILE >> 10} KiB", f"{LARGE_FILE >> 20} MiB"
+    if shared:
+        return "files", "rows have parts of shared files, and each would hold all of its file"
+    if mean > LARGE_FILE:
+        return "files", f"above {most} every new version of a shard copies much, and loaders fetch shards whole"
+    if mean < SMALL_FILE:
+        return "inline", f"below {least} each file by itself is mostly a request; in rows they come with their shard"
+    return "either", f"from {least} to {most} they are read as fast in the rows as beside them"
 
 
 _PLACE = r"^(?P<place>[A-Za-z][A-Za-z0-9+.-]+://[^/?#\\]*)"
