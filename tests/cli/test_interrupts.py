@@ -126,6 +126,30 @@ def test_the_library_does_not_lose_it_either(source: Path, tmp_path: Path) -> No
     assert not (tmp_path / "new").exists()
 
 
+def test_it_is_not_lost_in_what_python_calls_while_it_destroys() -> None:
+    """SQLAlchemy's events have such a function: it was met in `convert` into an Iceberg table."""
+    script = """
+import os, signal, time, weakref
+from seqlake.cli._interrupts import never_lose_interrupts
+never_lose_interrupts()
+class Thing:
+    pass
+def collected(reference):
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):
+        pass
+try:
+    thing = Thing()
+    reference = weakref.ref(thing, collected)
+    del thing
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=100)
+    assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
+
+
 def test_a_process_of_the_tests_is_interrupted() -> None:
     code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "True\n"

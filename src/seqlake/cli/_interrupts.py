@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from sys import UnraisableHookArgs
     from types import FrameType
 
 # In these, Python or a library written in C drops a KeyboardInterrupt or turns it into another error: modules being
@@ -20,12 +24,21 @@ AGAIN = 0.005  # seconds
 def never_lose_interrupts() -> None:
     """Raise KeyboardInterrupt for Ctrl-C only where it reaches the command; elsewhere wait until it can.
 
+    Where Python itself drops one, in what it calls as it destroys an object, it says so, and another is raised.
     Whoever has chosen another handler keeps it.
     """
     alone = threading.current_thread() is threading.main_thread()
     if alone and hasattr(signal, "setitimer") and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGALRM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = partial(_dropped, sys.unraisablehook)
+
+
+def _dropped(before: Callable[[UnraisableHookArgs], object], unraisable: UnraisableHookArgs, /) -> None:
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+    else:
+        before(unraisable)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
