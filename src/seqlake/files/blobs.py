@@ -385,7 +385,7 @@ class PartBlob:
         return None if view is None else view[self.start : self.start + self.size]
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Parts of it."""
+        """Parts of it, by places in it."""
         bounded(starts, stops, self.size, self.location)
         return self.whole.ranges(np.asarray(starts) + self.start, np.asarray(stops) + self.start)
 
