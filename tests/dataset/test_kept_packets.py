@@ -53,9 +53,9 @@ def ds(tmp_path: Path, clip: Path) -> sl.Dataset:
 @pytest.fixture
 def never_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on nothing may read a container."""
-    for name in (NAME, "several streams"):
-        frames(name)  # the truth is known before
-        made(name)
+    for given in ((), (NAME,), ("several streams",)):
+        frames(*given)  # the truth is known before
+        made(*given)
     no_container_is_read(monkeypatch)
 
 

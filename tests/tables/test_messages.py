@@ -97,7 +97,7 @@ def run(capsys: pytest.CaptureFixture[str]):
 
 READING = {
     *("bench", "completion", "demo", "diff", "doctor", "files", "frames", "info", "ls", "show", "sql", "stats"),
-    *("vacuum", "validate", "versions"),
+    *("prepare", "vacuum", "validate", "versions"),
 }
 
 

@@ -240,10 +240,15 @@ def test_samples_need_room_for_the_columns_that_are_wanted(s3_bucket, tmp_path, 
     assert sorted(n for batch in loader for n in batch["n"].tolist()) == list(range(50))
 
 
+def ours(before: set[threading.Thread]) -> set[threading.Thread]:
+    """Threads of ours that began since; another test may hold a loader with its own."""
+    return {one for one in set(threading.enumerate()) - before if one.name.startswith("seqlake")}
+
+
 def test_after_a_failure_the_next_loader_reads_all(arms, monkeypatch) -> None:
     there, here = arms
     bad = there.shards()[2]
-    real = Original.fetched
+    real, before = Original.fetched, set(threading.enumerate())
 
     def fetch(source, *others):
         if source.shard.key == bad.key:
@@ -256,10 +261,10 @@ def test_after_a_failure_the_next_loader_reads_all(arms, monkeypatch) -> None:
     monkeypatch.setattr(Original, "fetched", real)
     assert same(batches(there), batches(here))
     deadline = time.monotonic() + 10
-    while [one for one in threading.enumerate() if one.name.startswith("seqlake")] and time.monotonic() < deadline:
+    while (left := ours(before)) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
-    assert not [one for one in threading.enumerate() if one.name.startswith("seqlake")]
+    assert not left
 
 
 def test_bytes_that_arrive_wrong_are_fetched_again_and_told_if_they_stay_so(arms, monkeypatch) -> None:
