@@ -83,8 +83,12 @@ def of_ours(ds: sl.Dataset, query: str) -> Any:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(st.sampled_from(CONDITIONS), min_size=1, max_size=3))
 def test_a_condition_keeps_the_rows_that_duckdb_keeps(arm: sl.Dataset, parts: list[str]) -> None:
+    """A cast that fails on rows which other parts rule out may fail or not: no order of the parts is promised."""
     query = f"SELECT sequence_id, action, force FROM dataset WHERE {' AND '.join(parts)} ORDER BY n"
-    assert of_ours(arm, query) == of_duckdb(arm, query)
+    allowed = [of_duckdb(arm, query)]
+    if isinstance(allowed[0], type):
+        allowed.append(of_duckdb(arm, query.replace("task::INTEGER", "try_cast(task AS INTEGER)")))
+    assert of_ours(arm, query) in allowed
 
 
 @pytest.mark.parametrize(
