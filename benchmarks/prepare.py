@@ -14,8 +14,8 @@ the originals; with a budget of 50 GB it takes another. *lerobot DataLoader*
 is LeRobot's decoding function as its users run it, in torch's DataLoader, scaled as torchvision's `Resize` does it.
 *litdata* and *webdataset* hold JPEGs of 224x224, a sample the pictures of one window and no other, which is the most
 that can be done for them, decoded by Pillow in their workers; the JPEGs are of the SSIM (of luma, to the scaled
-originals) that the chosen copies have. *memcpy* moves as many consecutive bytes as a batch has into memory as fresh
-as a batch's. One reader works at a time; rounds alternate between all; ratios are taken within a round and the median
+originals) that the chosen copies have. *memcpy* moves as many consecutive bytes as a batch has into memory that is
+there already. One reader works at a time; rounds alternate between all; ratios are taken within a round and the median
 counts. Before, each is held to the scaled originals.
 """
 
