@@ -216,7 +216,7 @@ def bucket(folder: Path, kinds: list[str], args: argparse.Namespace) -> dict[str
             rows = samples("arrays", args.cold)
             write(folder / "cold", "arrays", rows, compression=compression, size_limit="64mb")
             store.put(folder / "cold", f"cold-{name}")
-            found["cold"][name] = cold(store.uri(f"cold-{name}"), store.storage, store.endpoint)
+            found["cold"][name] = cold(folder / "cold", store.uri(f"cold-{name}"), store.storage, store.endpoint)
     return found
 
 
@@ -231,8 +231,8 @@ def first_epoch(uri: str, storage: dict[str, str], cache: Path) -> float:
     return count / (time.perf_counter() - began)
 
 
-def cold(uri: str, storage: dict[str, str], endpoint: str) -> dict[str, int]:
-    """Requests and bytes of one sample in the middle of a shard."""
+def cold(folder: Path, uri: str, storage: dict[str, str], endpoint: str) -> dict[str, int]:
+    """Requests and bytes of one sample in the middle of a shard; the least is header, offsets and sample."""
     dataset = mds.scan(uri, storage=storage)
     _ = dataset.schema
     before = counts(endpoint)
@@ -240,7 +240,10 @@ def cold(uri: str, storage: dict[str, str], endpoint: str) -> dict[str, int]:
     sample = dataset[entry.samples // 2]
     after = counts(endpoint)
     stored = entry.raw if entry.zipped is None else entry.zipped
-    least = 4 * (entry.samples + 2) + sample["x"].nbytes + 8 if entry.zipped is None else stored.size
+    least = stored.size
+    if entry.zipped is None:  # the first offset is where offsets and header end; 64 bytes may belong to a longer header
+        head = int.from_bytes((folder / stored.name).read_bytes()[4:8], "little")
+        least = head + 64 + sample["x"].nbytes + 8
     return {
         "requests": after["requests"] - before["requests"],
         "bytes": after["bytes"] - before["bytes"],
