@@ -1,0 +1,211 @@
+"""How features and what is known of episodes become columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seqlake.errors import ColumnNotFoundError, SchemaMismatchError
+from seqlake.formats.lerobot.layout import INFO, episode_id
+from seqlake.formats.lerobot.reading import step_type
+from seqlake.formats.lerobot.videos import CELL
+from seqlake.spec.column_types import ColumnType, Trajectory
+from seqlake.spec.findings import Finding
+from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import ID, Column, Schema, is_list
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from seqlake.formats.lerobot.episodes import Episodes
+    from seqlake.formats.lerobot.metadata import Feature, Info
+    from seqlake.formats.lerobot.videos import VideoPlaces
+
+EPISODE, SPLIT, ROBOT, LENGTH, TASK, TASKS = "episode_index", "split", "robot_type", "length", "task", "tasks"
+_OURS = (ID, EPISODE, SPLIT, ROBOT, LENGTH, TASK, TASKS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeRobotColumns:
+    """The columns that features become.
+
+    Attributes:
+        steps: Column -> its feature, of those that data files hold.
+        types: Column -> the Arrow type of one step of it.
+        cameras: Column -> its feature, of videos.
+        findings: Features that are no column, and why.
+    """
+
+    steps: Mapping[str, Feature]
+    types: Mapping[str, pa.DataType]
+    cameras: Mapping[str, Feature]
+    findings: Sequence[Finding]
+
+
+def columns_of(info: Info, stored: pa.Schema | None, /, *, without: Collection[str] = ()) -> LeRobotColumns:
+    """The columns of all features.
+
+    Args:
+        info: The dataset's.
+        stored: Of a data file; None where none could be looked at.
+        without: Features that are left out.
+
+    Raises:
+        ColumnNotFoundError: One of `without` is no feature.
+        SchemaMismatchError: No feature is left.
+    """
+    unknown = [name for name in without if name not in info.features]
+    if unknown:
+        raise ColumnNotFoundError(f"No feature {unknown[0]!r} to leave out; there are {', '.join(info.features)}.")
+    steps, types, cameras, findings = {}, {}, {}, list[Finding]()
+    for feature in info.features.values():
+        if feature.name == EPISODE or feature.name in without:
+            continue  # one number for all steps, which is a column of its own
+        name = feature.name if feature.name not in _OURS else f"{feature.name}_"
+        if feature.stored == "video":
+            cameras[name] = feature
+            continue
+        missing = stored is not None and feature.name not in stored.names
+        kind = None if missing else step_type(feature, None if stored is None else stored.field(feature.name).type)
+        if kind is None:
+            findings.append(_left_out(feature, missing=missing))
+            continue
+        steps[name], types[name] = feature, kind
+    if not steps and not cameras:
+        raise SchemaMismatchError("No feature of this dataset is left that can be read.")
+    extra = [] if stored is None else [name for name in stored.names if name not in info.features]
+    for name in extra:
+        text = f"the data files have a column {name!r} that is no feature: it is left out"
+        findings.append(Finding(code="lerobot-no-feature", severity="note", message=text, location=INFO))
+    return LeRobotColumns(steps=steps, types=types, cameras=cameras, findings=findings)
+
+
+def _left_out(feature: Feature, *, missing: bool) -> Finding:
+    why = "no data file has it" if missing else f"dtype {feature.dtype!r}, shape {list(feature.shape)} cannot be read"
+    text = f"the feature {feature.name!r} is left out: {why}"
+    return Finding(code="lerobot-feature", severity="warning", message=text, location=INFO)
+
+
+def schema_of(info: Info, columns: LeRobotColumns, episodes: Episodes, tasks: Mapping[int, str], /) -> Schema:
+    """The schema: what is known of episodes first, then the features in their order.
+
+    Args:
+        info: The dataset's; kept whole in the metadata as `source`.
+        columns: What `columns_of` gave.
+        episodes: Their columns beyond LeRobot's own are kept.
+        tasks: What the numbers in `task_index` mean.
+    """
+    declared: dict[str, Column] = {
+        EPISODE: Column(EPISODE, pa.int64(), nullable=False),
+        SPLIT: Column(SPLIT, pa.string()),
+    }
+    if info.robot_type is not None:
+        declared[ROBOT] = Column(ROBOT, pa.string())
+    declared[LENGTH] = Column(LENGTH, pa.int64(), nullable=False)
+    declared[TASK], declared[TASKS] = Column(TASK, pa.string()), Column(TASKS, pa.list_(pa.string()))
+    for name, values in episodes.more().items():
+        if name not in declared and name not in columns.steps and name not in columns.cameras and name != ID:
+            declared[name] = Column(name, values.type)
+    order = {feature.name: place for place, feature in enumerate(info.features.values())}
+    every = {**columns.steps, **columns.cameras}
+    for name in sorted(every, key=lambda name: order[every[name].name]):
+        feature = every[name]
+        if name in columns.cameras:
+            declared[name] = Column(name, CELL if info.shared else pa.string(), _pictures(feature, info, "video"))
+        else:
+            declared[name] = _of_steps(name, feature, columns.types[name], info)
+    source = {"format": "lerobot", "info": info.fields, "tasks": {str(number): text for number, text in tasks.items()}}
+    return Schema(declared, metadata=Metadata(extra={"source": source}))
+
+
+def _of_steps(name: str, feature: Feature, kind: pa.DataType, info: Info) -> Column:
+    if feature.stored == "image":
+        return Column(name, pa.list_(pa.binary()), _pictures(feature, info, "image"))
+    if feature.stored != "numbers":
+        return Column(name, pa.list_(kind))
+    if not is_list(kind):
+        return Column(name, pa.list_(kind), Trajectory(dtype=kind, fps=info.fps))
+    names = _names(feature)
+    shape = list(feature.shape) if len(feature.shape) > 1 else None
+    signal = Trajectory(dim=feature.size, dtype=kind.value_type, fps=info.fps, shape=shape, names=names)
+    return Column(name, pa.list_(kind), signal)
+
+
+def _names(feature: Feature) -> list[str] | None:
+    """One name for each number of a step; they are a list, or a dict of lists, as `{"motors": [...]}`."""
+    named: Any = feature.names
+    if isinstance(named, dict):
+        parts = list(named.values())
+        named = [one for part in parts for one in part] if all(isinstance(part, list) for part in parts) else None
+    fits = isinstance(named, list) and len(named) == feature.size and all(isinstance(one, str) for one in named)
+    return list(named) if fits else None
+
+
+def _pictures(feature: Feature, info: Info, kind: str) -> ColumnType:
+    """The column type of a camera: what LeRobot says of its videos is kept in its own words, too."""
+    details = {key: value for key, value in feature.info.items() if key != "type"}
+    fields: dict[str, Any] = {
+        "type": kind,
+        "fps": details.get("video.fps") if _is_rate(details.get("video.fps")) else info.fps,
+    }
+    if kind == "image":
+        fields["frames"] = "bytes"
+    if isinstance(codec := details.get("video.codec"), str):
+        fields["codec"] = codec
+    if (size := _resolution(feature)) is not None:
+        fields["resolution"] = size
+    return ColumnType.from_json(fields | {key: value for key, value in details.items() if key not in fields})
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _resolution(feature: Feature) -> list[int] | None:
+    """[width, height]: of the video, or of the shape, whose axes `names` tells apart."""
+    width, height = (feature.info.get(f"video.{one}") for one in ("width", "height"))
+    if type(width) is int and type(height) is int and width > 0 and height > 0:
+        return [width, height]
+    if len(feature.shape) != 3 or 0 in feature.shape:
+        return None
+    names = feature.names if isinstance(feature.names, list) else []
+    first = names[:1] in (["channels"], ["channel"], ["c"]) or (not names and feature.shape[0] in {1, 3, 4})
+    height, width = feature.shape[1:] if first else feature.shape[:2]
+    return [width, height]
+
+
+def table_of(info: Info, episodes: Episodes, cameras: Mapping[str, VideoPlaces], schema: Schema, /) -> pa.Table:
+    """[episodes] all columns but those of steps, as the schema has them."""
+    tasks = episodes.tasks()
+    known: dict[str, Any] = {
+        ID: pa.array([episode_id(number) for number in episodes.index.tolist()], pa.string()),
+        EPISODE: pa.array(episodes.index, pa.int64()),
+        SPLIT: pa.array(_splits(info, episodes), pa.string()),
+        LENGTH: pa.array(episodes.length, pa.int64()),
+        TASKS: tasks,
+        TASK: _first(tasks),
+        ROBOT: pa.array([info.robot_type] * len(episodes), pa.string()),
+        **{name: places.cells(episodes.length, shared=info.shared) for name, places in cameras.items()},
+    }
+    known = {**episodes.more(), **known}
+    names = [name for name in schema.names if name in known and name in schema]
+    return pa.table([known[name] for name in names], schema=pa.schema([schema.arrow.field(name) for name in names]))
+
+
+def _first(tasks: pa.Array) -> pa.Array:
+    """The first task of each episode; null where it has none."""
+    filled = pc.if_else(pc.fill_null(pc.equal(pc.list_value_length(tasks), 0), fill_value=True), None, tasks)
+    return pc.list_element(filled, 0)
+
+
+def _splits(info: Info, episodes: Episodes) -> list[str | None]:
+    """[episodes] the first split whose range holds its number; null where none does."""
+    named = np.full(len(episodes), None, object)
+    for name, episodes_of in reversed(info.splits().items()):
+        if episodes_of is not None:
+            named[(episodes.index >= episodes_of.start) & (episodes.index < episodes_of.stop)] = name
+    return [None if one is None else str(one) for one in named.tolist()]

@@ -1,0 +1,354 @@
+"""A LeRobot folder as rows, one per episode: looked at, put into shards, and checked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.abilities import WholeFiles, ability
+from seqlake.arguments import TEXTS, takes
+from seqlake.errors import DatasetNotFoundError, SeqlakeError, UnsafeReferenceError
+from seqlake.files.allowed import OUTSIDE
+from seqlake.files.credentials import Storage
+from seqlake.files.locations import absolute, join
+from seqlake.files.stores import open_store, read_all
+from seqlake.formats.lerobot import episodes as listing
+from seqlake.formats.lerobot import metadata, videos
+from seqlake.formats.lerobot.columns import columns_of, schema_of, table_of
+from seqlake.formats.lerobot.layout import INFO, fill
+from seqlake.formats.lerobot.reading import DataFile, EpisodeReader, Pictures
+from seqlake.formats.lerobot.videos import compared
+from seqlake.media.video.opening import open_video
+from seqlake.protocols import Source
+from seqlake.shards import parquet
+from seqlake.shards.scanned import ScannedDataset, ScannedShard
+from seqlake.spec.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.formats.lerobot.columns import LeRobotColumns
+    from seqlake.formats.lerobot.episodes import Episodes
+    from seqlake.formats.lerobot.metadata import Info
+    from seqlake.formats.lerobot.videos import VideoPlaces
+    from seqlake.protocols import Blob, Depth, Ints, Store
+    from seqlake.spec.column_types import ColumnType
+    from seqlake.spec.schema import Schema
+
+_MOST_INFO = 256 << 20  # bytes of info.json
+_SHARD_BYTES = 64 << 20  # of small files that make one shard
+_ASKED_ALONE = 16  # files of a bucket: of more the sizes are listed
+_MARK = b"codebase_version"
+
+
+def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
+    """Whether a folder holds a `meta/info.json` that names the version of its code."""
+    try:
+        return _MARK in read_all(open_store(absolute(location), storage=storage).blob(INFO), most=_MOST_INFO)
+    except UnsafeReferenceError:
+        raise  # what it is can be said once that is allowed
+    except (SeqlakeError, OSError, ValueError):
+        return False
+
+
+@takes(without=TEXTS)
+def scan(
+    location: str, /, *, without: Collection[str] = (), storage: Mapping[str, str] | None = None
+) -> LeRobotDataset:
+    """Look at a LeRobot folder; every row is an episode, nothing is converted or copied.
+
+    What is read now are `meta/` and the end of one data file; all else when it is asked for.
+
+    Args:
+        location: The folder of `meta/info.json`: a path or URI.
+        without: Features to leave out, as in `observation.images.wrist`.
+        storage: Options of the object store.
+
+    Returns:
+        A `Readable` with `check`.
+
+    Raises:
+        DatasetNotFoundError: No such dataset, or nothing lists its episodes.
+        InvalidMetadataError: What is in `meta/` cannot be used.
+        UnsupportedVersionError: Of another version than v2.0, v2.1 and v3.0.
+        CorruptFileError: A file of `meta/` is damaged.
+
+    Example:
+        ```python
+        sl.scan("lerobot/pusht").where("task = 'Push the block'").select("sequence_id", "action")
+        ```
+    """
+    root = absolute(location)
+    store = open_store(root, storage=storage)
+    text = _info_text(store, root)
+    info = metadata.parse(text, location=join(root, INFO))
+    episodes, paths = _in_files(listing.read(store, info), info)
+    blobs = _blobs(store, list(dict.fromkeys(paths)))
+    columns = columns_of(info, _stored(blobs.values()), without=without)
+    cameras = {
+        name: videos.places(feature.name, episodes, info, column=name) for name, feature in columns.cameras.items()
+    }
+    schema = schema_of(info, columns, episodes, listing.task_names(store, info))
+    place = Pictures(root=root, storage=storage, allow_outside=storage is not None and Storage(storage).allows(OUTSIDE))
+    files = EpisodeFiles(
+        info=info, episodes=episodes, paths=paths, blobs=blobs, columns=columns, schema=schema, place=place
+    )
+    return LeRobotDataset(
+        root=root,
+        schema=schema,
+        parts=list(files.shards(table_of(info, episodes, cameras, schema), hashlib.sha256(text).hexdigest())),
+        files=files,
+        cameras=cameras,
+    )
+
+
+def _info_text(store: Store, root: str) -> bytes:
+    try:
+        return read_all(store.blob(INFO), most=_MOST_INFO)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if isinstance(error, SeqlakeError):
+            raise
+        raise DatasetNotFoundError(f"{root} holds no {INFO}, as LeRobot writes it.", path=root) from None
+
+
+def _in_files(episodes: Episodes, info: Info) -> tuple[Episodes, list[str]]:
+    """The episodes in the order of their data files, and the file of each."""
+    what = "data_path in meta/info.json"
+    if info.shared:
+        chunk, number = (episodes.whole(f"data/{one}_index") for one in ("chunk", "file"))
+        known: dict[tuple[int, int], str] = {}
+        for place in zip(chunk.tolist(), number.tolist(), strict=True):
+            if place not in known:
+                values = {"chunk_index": max(place[0], 0), "file_index": max(place[1], 0)}
+                known[place] = fill(info.data_path, values, what=what)
+        paths = [known[place] for place in zip(chunk.tolist(), number.tolist(), strict=True)]
+    else:
+        paths = [
+            fill(info.data_path, {"episode_index": one, "episode_chunk": one // info.chunks_size}, what=what)
+            for one in episodes.index.tolist()
+        ]
+    first = {path: place for place, path in reversed(list(enumerate(paths)))}
+    order = np.argsort(np.array([first[path] for path in paths], np.int64), kind="stable")
+    if (np.diff(order) == 1).all():
+        return episodes, paths
+    moved = replace(
+        episodes,
+        table=episodes.table.take(pa.array(order)),
+        index=episodes.index[order],
+        length=episodes.length[order],
+    )
+    return moved, [paths[row] for row in order.tolist()]
+
+
+def _blobs(store: Store, paths: Sequence[str]) -> dict[str, Blob | None]:
+    """The data files; None for those that are not there."""
+    whole = ability(store, WholeFiles)
+    if whole is not None and len(paths) > _ASKED_ALONE:
+        folders = {path.partition("/")[0] if "/" in path else "" for path in paths}
+        sizes = {name: size for folder in sorted(folders) for name, size in store.list(folder)}
+        return {path: whole.known(path, sizes[path]) if path in sizes else None for path in paths}
+    blobs: dict[str, Blob | None] = {}
+    for path in paths:
+        try:
+            blobs[path] = store.blob(path)
+        except (FileNotFoundError, NotADirectoryError):
+            blobs[path] = None
+    return blobs
+
+
+def _stored(blobs: Any) -> pa.Schema | None:
+    """The columns of the first data file that can be opened; None where none can."""
+    for blob in blobs:
+        if blob is None:
+            continue
+        try:
+            with closing(parquet.open(blob)) as reader:
+                return reader.schema
+        except (SeqlakeError, OSError):
+            continue  # whoever reads it, or checks, meets the error
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EpisodeFiles:
+    """The data files and what is known of the episodes in them.
+
+    Attributes:
+        info: Of the dataset.
+        episodes: In the order of the rows.
+        paths: [episodes] the data file of each.
+        blobs: Path -> file; None where it is not there.
+        columns: How features are columns.
+        schema: Of the dataset.
+        place: Where images lie that rows name.
+    """
+
+    info: Info
+    episodes: Episodes
+    paths: Sequence[str]
+    blobs: Mapping[str, Blob | None]
+    columns: LeRobotColumns
+    schema: Schema
+    place: Pictures = field(repr=False)
+
+    def shards(self, table: pa.Table, digest: str) -> Iterator[ScannedShard]:
+        """One a file, or of small files several together."""
+        start, held, number = 0, 0, 0
+        rows = len(self.episodes)
+        while number < rows:
+            stop = number
+            while stop < rows and self.paths[stop] == self.paths[number]:
+                stop += 1
+            blob = self.blobs[self.paths[number]]
+            size = 0 if blob is None else blob.size
+            if start < number and held + size > _SHARD_BYTES:
+                yield self._shard(table, start, number, digest)
+                start, held = number, 0
+            held += size
+            number = stop
+        if start < rows:
+            yield self._shard(table, start, rows, digest)
+
+    def _shard(self, table: pa.Table, start: int, stop: int, digest: str) -> ScannedShard:
+        counted = Counter(self.paths[start:stop])  # neighbours: the rows are in the order of the files
+        numbers, lengths = self.episodes.index[start:stop], self.episodes.length[start:stop]
+        files, sizes, at = list[DataFile](), np.zeros(stop - start, np.int64), 0
+        for path, count in counted.items():
+            rows = np.arange(at, at + count)
+            blob = self.blobs[path]
+            files.append(DataFile(path=path, blob=blob, rows=rows, alone=not self.info.shared))
+            steps = max(int(lengths[rows].sum()), 1)
+            sizes[rows] = (0 if blob is None else blob.size) * lengths[rows] // steps
+            at += count
+        known = table.slice(start, stop - start).take(pa.array(np.arange(stop - start)))
+        described = [[column.name, str(column.logical)] for column in self.schema.values()]
+        tokens = [[file.path, file.blob and (file.blob.location, file.blob.size, file.blob.token)] for file in files]
+        state = hashlib.sha256(repr([digest, start, stop, tokens, described]).encode())
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, known.schema) as stream:
+            stream.write_table(known)
+        state.update(sink.getvalue())
+        reader = partial(
+            EpisodeReader,
+            self.schema.arrow,
+            known,
+            numbers.copy(),
+            lengths.copy(),
+            files,
+            self.columns.steps,
+            self.place,
+            sizes,
+        )
+        name = files[0].path.rpartition("/")[2]
+        nbytes = sum(0 if file.blob is None else file.blob.size for file in files)
+        return ScannedShard(key=f"{name}#{state.hexdigest()[:16]}", rows=stop - start, nbytes=nbytes, reader=reader)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LeRobotDataset(ScannedDataset):
+    """A scanned LeRobot folder: a `Readable`, `Checked`, `HasStorage` and picklable.
+
+    Attributes:
+        files: Its data files and episodes.
+        cameras: Column -> where its videos lie.
+    """
+
+    files: EpisodeFiles
+    cameras: Mapping[str, VideoPlaces]
+
+    @property
+    def info(self) -> Info:
+        """What `meta/info.json` says."""
+        return self.files.info
+
+    @property
+    def storage(self) -> Mapping[str, str] | None:
+        """Options of its store; never printed."""
+        return self.files.place.storage
+
+    @property
+    def allow_outside(self) -> bool:
+        """Whether references may leave the root."""
+        return self.files.place.allow_outside
+
+    def lengths(self, column: str, /) -> Ints:
+        """[rows] T as the list of episodes says, which readers compare with what they read."""
+        return self.files.episodes.length.copy() if column in self.files.columns.steps else super().lengths(column)
+
+    def check(self, depth: Depth, /) -> Iterator[Finding]:
+        """What only this format knows: counters, splits, missing data files, videos that do not fit their episodes.
+
+        From depth `rows` on the episodes of every data file are compared with the list of episodes, from depth `files`
+        on the frames of every shared video with the times that the list has for them.
+        """
+        yield from counters(self.info, self.files.episodes)
+        yield from self.files.columns.findings
+        for places in self.cameras.values():
+            yield from places.findings
+        yield from (_missing(path) for path, blob in self.files.blobs.items() if blob is None)
+        if depth == "metadata":
+            return
+        yield from self._check_steps()
+        if depth != "rows" and self.info.shared:
+            yield from self._check_videos()
+
+    def _check_steps(self) -> Iterator[Finding]:
+        for shard in self.parts:
+            with closing(shard.open()) as reader:
+                assert isinstance(reader, EpisodeReader)
+                for path, text in reader.check():
+                    yield Finding(code="lerobot-steps", severity="error", message=text, location=path)
+
+    def _check_videos(self) -> Iterator[Finding]:
+        store = open_store(self.root, storage=self.storage)
+        for places in self.cameras.values():
+            for path in dict.fromkeys(path for path in places.paths if path is not None):
+                times = _shown(store, path, self.schema[places.column].type)
+                if times is not None:
+                    yield from compared(places, path, times, self.files.episodes, self.info)
+
+
+def _missing(path: str) -> Finding:
+    text = "the list of episodes names this data file, but it is not here"
+    return Finding(code="lerobot-missing-file", severity="error", message=text, location=path)
+
+
+def _shown(store: Store, path: str, column: ColumnType | None) -> NDArray[np.float64] | None:
+    """[frames] when each frame of a video is shown, in seconds; None where that is for others to say."""
+    assert column is not None
+    try:
+        decoder = open_video(Source(blob=store.blob(path), column=column))
+    except (FileNotFoundError, SeqlakeError):
+        return None  # validation says so of every file that a row names
+    with closing(decoder):
+        times: NDArray[np.float64] = decoder.pts * float(decoder.time_base)
+        return times
+
+
+def counters(info: Info, episodes: Episodes, /) -> Iterator[Finding]:
+    """Where the totals and splits of `info.json` are not those of the episodes."""
+    counted = {"episodes": len(episodes), "frames": int(episodes.length.sum())}
+    for name, count in counted.items():
+        total = info.total(name)
+        if total is not None and total != count:
+            text = f"total_{name} is {total}, and {count} are listed"
+            yield Finding(code="lerobot-count", severity="error", message=text, location=INFO)
+    taken = np.zeros(len(episodes), np.int64)
+    for name, numbers in info.splits().items():
+        if numbers is None:
+            text = f"the split {name!r} is {info.fields['splits'][name]!r:.80}, no range of episodes as '0:50'"
+            yield Finding(code="lerobot-split", severity="warning", message=text, location=INFO)
+        else:
+            taken += (episodes.index >= numbers.start) & (episodes.index < numbers.stop)
+    if (taken > 1).any():
+        text = f"{int((taken > 1).sum())} episodes are in several splits; the first counts"
+        yield Finding(code="lerobot-split", severity="warning", message=text, location=INFO)
