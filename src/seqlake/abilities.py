@@ -515,6 +515,14 @@ class Creates(Protocol):
 
 
 @runtime_checkable
+class OpensInPlace(Protocol):
+    """Its folders are opened as datasets that are only read."""
+
+    def open(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> Readable:
+        """All rows, which are sequences."""
+
+
+@runtime_checkable
 class Drops(Protocol):
     """Some columns have no place in it."""
 

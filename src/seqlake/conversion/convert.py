@@ -22,7 +22,7 @@ import pyarrow as pa
 from seqlake.abilities import Checked, Discards, KeepsFiles, Renews, ability, storage_of
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.opening import lake_of
-from seqlake.dataset.writing import conforming
+from seqlake.dataset.writing import conforming, splitting
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.dataset.writing.references import refers
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
@@ -67,7 +67,7 @@ def convert(
     images: str | Mapping[str, str] | None = ...,
     fps: float | Fraction | None = ...,
     encoding: Encoding | Mapping[str, Encoding] | None = ...,
-    files: FilesMode | None = ...,
+    files: FilesMode | Literal["split"] | None = ...,
     layout: str | None = ...,
     shards: str | None = ...,
     rows_per_shard: int | None = ...,
@@ -102,7 +102,7 @@ def convert(
     images: str | Mapping[str, str] | None = None,
     fps: float | Fraction | None = None,
     encoding: Encoding | Mapping[str, Encoding] | None = None,
-    files: FilesMode | None = None,
+    files: FilesMode | Literal["split"] | None = None,
     layout: str | None = None,
     shards: str | None = None,
     rows_per_shard: int | None = None,
@@ -135,7 +135,9 @@ def convert(
             columns to these.
         fps: With videos: frames per second, where the source tells no rate.
         encoding: With videos: how they are encoded, all or by column.
-        files: What happens to relative file references: `"copy"` (the default), `"hardlink"` or `"reference"`.
+        files: What happens to relative file references: `"copy"`, `"hardlink"` or `"reference"`. `"split"` copies, too,
+            and where rows share a video gives each a file of its own, by copying packets. So it is by default, but for
+            a dataset of ours, whose files are copied as they are.
         layout: `"training"` (the default), for random windows without decoding, or `"archive"`, for small files.
         shards: Their format: `parquet`, `lance` or `vortex`; by default as the source says.
         rows_per_shard: Close a shard at so many rows.
@@ -191,10 +193,12 @@ def convert(
     planned = plan(readable, bytes_per_part=bytes_per_part, dropped=dropped_by(to, readable.schema))
     asked = to is None and images is not None
     pictures = Pictures.of(images or {}, planned.read, fps=fps, encoding=encoding) if asked else Pictures()
-    planned = replace(planned, schema=pictures.declared(planned.read))
+    known = ability(readable, KeepsFiles)
+    split = () if adopt or to is not None else _split(files, planned.read, ours=known is not None)
+    planned = replace(planned, schema=splitting.declared(pictures.declared(planned.read), split))
     place = os.fspath(out)
     place = place if lake_of(place) else absolute(place)
-    if adopt and (to is not None or pictures.forms):
+    if adopt and (to is not None or pictures.forms or files == "split"):
         raise ValueError("adopt=True takes shards over as they are: into a Mixtrain dataset, images as they come.")
     target: Target
     if to is None:
@@ -203,8 +207,8 @@ def convert(
             schema=shard_formats.with_new(planned.schema, shards),
             storage=storage,
             source_storage=storage_of(readable),
-            known=ability(readable, KeepsFiles),
-            files=files or "copy",
+            known=known,
+            files="copy" if files is None or files == "split" else files,
             shape=ShardShape(
                 rows=rows_per_shard,
                 nbytes=SHARD_BYTES if bytes_per_shard is None else bytes_per_shard,
@@ -213,6 +217,7 @@ def convert(
                 format=shards,
             ),
             pictures=pictures,
+            split=split,
         )
     else:
         target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
@@ -221,8 +226,14 @@ def convert(
     if dry_run:
         return _rehearsed(planned, target, anew=work is None and not adopt)
     _warn_of_losses(planned)
-    known = sorted({**{name: given[name] for name in _OF_SHARDS & given.keys()}, **options}.items())
-    identity = {**_identity(planned), "out": place, "to": to, "options": _text(known), "pictures": _text(pictures)}
+    options_given = sorted({**{name: given[name] for name in _OF_SHARDS & given.keys()}, **options}.items())
+    identity = {
+        **_identity(planned),
+        "out": place,
+        "to": to,
+        "options": _text(options_given),
+        "pictures": _text(pictures),
+    }
     with room_in(place):
         if adopt and isinstance(target, TableTarget):
             return _adopted(readable, target)
@@ -233,6 +244,14 @@ def convert(
             with tempfile.TemporaryDirectory(prefix="seqlake-convert-", ignore_cleanup_errors=True) as folder:
                 run(WorkFolder(Path(folder)), keep=False)
         return target.result()
+
+
+def _split(files: str | None, schema: Schema, *, ours: bool) -> tuple[str, ...]:
+    """The columns whose shared videos are cut, one file a row."""
+    if files not in {None, "copy", "hardlink", "reference", "split"}:
+        raise ValueError(f"files is 'copy', 'hardlink', 'reference' or 'split', found {files!r}.")
+    wanted = files == "split" or (files is None and not ours)
+    return tuple(name for name, column in schema.items() if splitting.shares(column)) if wanted else ()
 
 
 def _executor(on: str | Executor, workers: int | None) -> Executor:

@@ -16,7 +16,7 @@ from seqlake.files.locations import is_local, local_path
 from seqlake.files.stores import list_without_links, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from seqlake.abilities import KeepsFiles
     from seqlake.dataset.dataset import Dataset
@@ -57,6 +57,7 @@ class TableTarget:
         shape: How shards are written.
         files: What happens to relative file references.
         pictures: Columns of images that the source has in another form.
+        split: Columns of videos that the source has as parts of shared files.
     """
 
     location: str
@@ -67,6 +68,7 @@ class TableTarget:
     files: FilesMode
     known: KeepsFiles | None = field(default=None, repr=False)
     pictures: Pictures = field(default_factory=Pictures)
+    split: Sequence[str] = ()
 
     def check(self) -> None:
         """See `Target`; a dataset of the same columns without rows, as an interrupted run leaves, counts as empty."""
@@ -109,6 +111,7 @@ class TableTarget:
             storage=self.source_storage,
             known=self.known,
             pictures=self.pictures,
+            split=self.split,
         )
         return cast("Sink", sink)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from seqlake import plugins
 from seqlake.abilities import MayBeUntyped, OfALake, OpensUntyped, Removable, ScansRows, WritesSamples, ability
 from seqlake.arguments import advice
+from seqlake.dataset import in_place
 from seqlake.dataset.reading import inference, plain
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.selection import Selection
@@ -74,6 +75,8 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
 ) -> Dataset:
     """Open a Mixtrain dataset, at its newest version or at an older one.
 
+    A LeRobot folder opens, too, and is read in place: it has one version, and what writes is refused.
+
     Args:
         location: A folder or its `mixtrain.json`, a path or URI; a lake's address, as in `iceberg://catalog/ns.table`;
             or a lake's own table object.
@@ -106,6 +109,8 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets, outside=allow_outside)
     table = _table(place, storage)
+    if table is None and isinstance(place, str) and not lake_of(place):
+        table = in_place.matching(place, storage)
     if table is None:
         raise not_a_dataset(place, storage)
     return Dataset(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.dataset.writing.carrying import Carrier, FilesMode
 from seqlake.dataset.writing.ingest import with_lengths
 from seqlake.dataset.writing.pictures import Pictures
+from seqlake.dataset.writing.splitting import Splitter
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import SeqlakeError, ValidationError
 from seqlake.protocols import Change, Transaction, Written
@@ -35,6 +36,7 @@ class TableSink:
         storage: Options of the store that the source's files lie in; never printed.
         known: What the source keeps of copied-in files, with which they are compared.
         pictures: Columns of images that come in another form than the schema has.
+        split: Columns of videos that come as parts of shared files, and become files of their own.
 
     Example:
         ```python
@@ -52,13 +54,14 @@ class TableSink:
     storage: Mapping[str, str] | None = field(default=None, repr=False)
     known: KeepsFiles | None = field(default=None, repr=False)
     pictures: Pictures = field(default_factory=Pictures)
+    split: Sequence[str] = ()
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
         """Stage one part and its files.
 
         Args:
             part: Its number. The same part again replaces itself: the commit takes the last receipt.
-            rows: Batches in the schema's logical types, but for `pictures`.
+            rows: Batches in the schema's logical types, but for `pictures` and `split`.
             root: What the relative file references of these rows resolve against.
 
         Returns:
@@ -71,13 +74,14 @@ class TableSink:
         if part < 0:
             raise ValueError(f"A part's number is at least 0, found {part}.")
         staging = Staging(self.table, self.schema, shape=self.shape, transaction=self.transaction, prefix=_digits(part))
-        carried = self.schema.without(list(self.pictures.forms))
+        splitter = Splitter(self.schema, self.split, root=root, staging=staging, storage=self.storage)
+        carried = self.schema.without([*self.pictures.forms, *self.split])
         carrier = Carrier(carried, root=root, staging=staging, mode=self.files, storage=self.storage, known=self.known)
         try:
             for batch in rows:
                 for piece in staging.parts(batch):
                     turned = self.pictures.turned(carrier.carry(piece), self.schema, staging)
-                    staging.write(with_lengths(turned, self.schema))
+                    staging.write(with_lengths(splitter.turned(turned), self.schema))
             staging.close_shard()
         except BaseException:
             staging.abandon()

@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from seqlake.formats.lerobot.scan import matches, scan
 
-__all__ = ["matches", "scan"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from seqlake.formats.lerobot.scan import LeRobotDataset
+
+__all__ = ["matches", "open", "scan"]
+
+
+def open(location: str, /, *, storage: Mapping[str, str] | None = None) -> LeRobotDataset:  # noqa: A001 - as sl.open asks
+    """All episodes of a folder, for `sl.open`; `scan` takes options.
+
+    Args:
+        location: The folder of `meta/info.json`: a path or URI.
+        storage: Options of the object store.
+
+    Example:
+        ```python
+        sl.open("lerobot/pusht").statistics("action")
+        ```
+    """
+    return scan(location, storage=storage)

@@ -237,7 +237,7 @@ def read_lines(store: Store, path: str, /) -> list[Mapping[str, Any]]:
         raise DatasetNotFoundError(
             f"{place} is not there.", path=place, hint="The folder was copied in part."
         ) from None
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue

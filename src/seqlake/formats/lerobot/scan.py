@@ -330,8 +330,7 @@ def _shown(store: Store, path: str, column: ColumnType | None) -> NDArray[np.flo
     except (FileNotFoundError, SeqlakeError):
         return None  # validation says so of every file that a row names
     with closing(decoder):
-        times: NDArray[np.float64] = decoder.pts * float(decoder.time_base)
-        return times
+        return np.asarray(decoder.pts * float(decoder.time_base), np.float64)
 
 
 def counters(info: Info, episodes: Episodes, /) -> Iterator[Finding]:
