@@ -80,7 +80,7 @@ class InPlace:
         return None
 
     def write_derived(self, name: str, data: bytes, /) -> None:
-        """Nothing is kept."""
+        """Nothing is kept beside the files of others."""
 
 
 class RowsInPlace:

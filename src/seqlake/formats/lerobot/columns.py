@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from seqlake.formats.lerobot.episodes import Episodes
-    from seqlake.formats.lerobot.metadata import Feature, Info
+    from seqlake.formats.lerobot.metadata import Info, LeRobotFeature
     from seqlake.formats.lerobot.videos import VideoPlaces
 
 EPISODE, SPLIT, ROBOT, LENGTH, TASK, TASKS = "episode_index", "split", "robot_type", "length", "task", "tasks"
@@ -40,9 +40,9 @@ class LeRobotColumns:
         findings: Features that are no column, and why.
     """
 
-    steps: Mapping[str, Feature]
+    steps: Mapping[str, LeRobotFeature]
     types: Mapping[str, pa.DataType]
-    cameras: Mapping[str, Feature]
+    cameras: Mapping[str, LeRobotFeature]
     findings: Sequence[Finding]
 
 
@@ -84,7 +84,7 @@ def columns_of(info: Info, stored: pa.Schema | None, /, *, without: Collection[s
     return LeRobotColumns(steps=steps, types=types, cameras=cameras, findings=findings)
 
 
-def _left_out(feature: Feature, *, missing: bool) -> Finding:
+def _left_out(feature: LeRobotFeature, *, missing: bool) -> Finding:
     why = "no data file has it" if missing else f"dtype {feature.dtype!r}, shape {list(feature.shape)} cannot be read"
     text = f"the feature {feature.name!r} is left out: {why}"
     return Finding(code="lerobot-feature", severity="warning", message=text, location=INFO)
@@ -122,7 +122,7 @@ def schema_of(info: Info, columns: LeRobotColumns, episodes: Episodes, tasks: Ma
     return Schema(declared, metadata=Metadata(extra={"source": source}))
 
 
-def _of_steps(name: str, feature: Feature, kind: pa.DataType, info: Info) -> Column:
+def _of_steps(name: str, feature: LeRobotFeature, kind: pa.DataType, info: Info) -> Column:
     if feature.stored == "image":
         return Column(name, pa.list_(pa.binary()), _pictures(feature, info, "image"))
     if feature.stored != "numbers":
@@ -135,7 +135,7 @@ def _of_steps(name: str, feature: Feature, kind: pa.DataType, info: Info) -> Col
     return Column(name, pa.list_(kind), signal)
 
 
-def _names(feature: Feature) -> list[str] | None:
+def _names(feature: LeRobotFeature) -> list[str] | None:
     """One name for each number of a step; they are a list, or a dict of lists, as `{"motors": [...]}`."""
     named: Any = feature.names
     if isinstance(named, dict):
@@ -145,7 +145,7 @@ def _names(feature: Feature) -> list[str] | None:
     return list(named) if fits else None
 
 
-def _pictures(feature: Feature, info: Info, kind: str) -> ColumnType:
+def _pictures(feature: LeRobotFeature, info: Info, kind: str) -> ColumnType:
     """The column type of a camera: what LeRobot says of its videos is kept in its own words, too."""
     details = {key: value for key, value in feature.info.items() if key != "type"}
     fields: dict[str, Any] = {
@@ -165,7 +165,7 @@ def _is_rate(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
-def _resolution(feature: Feature) -> list[int] | None:
+def _resolution(feature: LeRobotFeature) -> list[int] | None:
     """[width, height]: of the video, or of the shape, whose axes `names` tells apart."""
     width, height = (feature.info.get(f"video.{one}") for one in ("width", "height"))
     if type(width) is int and type(height) is int and width > 0 and height > 0:

@@ -30,7 +30,7 @@ _RANGE = re.compile(r"\s*(\d{1,18})\s*:\s*(\d{1,18})\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feature:
+class LeRobotFeature:
     """One feature.
 
     Attributes:
@@ -73,7 +73,7 @@ class Info:
     version: str
     shared: bool
     fps: float
-    features: Mapping[str, Feature]
+    features: Mapping[str, LeRobotFeature]
     data_path: str
     video_path: str
     chunks_size: int
@@ -176,7 +176,7 @@ def _text(fields: Mapping[str, Any], key: str, default: str, location: str) -> s
     return template
 
 
-def _feature(name: str, value: Any, location: str) -> Feature:
+def _feature(name: str, value: Any, location: str) -> LeRobotFeature:
     declared = value if isinstance(value, dict) else {}
     dtype, shape = declared.get("dtype"), declared.get("shape", [1])
     whole = isinstance(shape, (list, tuple)) and all(type(n) is int and n >= 0 for n in shape)
@@ -197,9 +197,11 @@ def _feature(name: str, value: Any, location: str) -> Feature:
         raise InvalidMetadataError(
             f"{location}: expected {name!r} of dtype {BOOKKEEPING[name]}, found {dtype!r}.", path=location
         )
-    return Feature(name=name, dtype=dtype, shape=tuple(shape), names=declared.get("names"), info=info, stored=stored)
+    return LeRobotFeature(
+        name=name, dtype=dtype, shape=tuple(shape), names=declared.get("names"), info=info, stored=stored
+    )
 
 
-def numpy_type(feature: Feature, /) -> np.dtype[Any]:
+def numpy_type(feature: LeRobotFeature, /) -> np.dtype[Any]:
     """The numpy type of a feature of numbers."""
     return np.dtype(feature.dtype)

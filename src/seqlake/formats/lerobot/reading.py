@@ -21,7 +21,7 @@ from seqlake.spec.schema import is_list, list_levels, without_views
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from seqlake.formats.lerobot.metadata import Feature
+    from seqlake.formats.lerobot.metadata import LeRobotFeature
     from seqlake.protocols import Blob, Ints
     from seqlake.shards.parquet.reader import ParquetReader
 
@@ -47,7 +47,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pictures:
+class PictureFiles:
     """Where images lie that rows name and do not hold.
 
     Attributes:
@@ -87,8 +87,8 @@ class EpisodeReader(ScannedReader):
         numbers: Ints,
         lengths: Ints,
         files: Sequence[DataFile],
-        columns: Mapping[str, Feature],
-        pictures: Pictures,
+        columns: Mapping[str, LeRobotFeature],
+        pictures: PictureFiles,
         sizes: Ints,
         /,
     ) -> None:
@@ -236,7 +236,7 @@ class EpisodeReader(ScannedReader):
                 raise _damaged(file, f"{feature.name!r}: {said}", leave_out=feature.name) from None
         return values
 
-    def _cells(self, cells: pa.Array, feature: Feature, kind: pa.DataType) -> pa.Array:
+    def _cells(self, cells: pa.Array, feature: LeRobotFeature, kind: pa.DataType) -> pa.Array:
         if feature.stored == "numbers":
             return _numbers(cells, feature, kind)
         if feature.stored == "image":
@@ -278,7 +278,7 @@ def _plain(cells: pa.Array) -> pa.Array:
     return cells.storage if isinstance(cells, pa.ExtensionArray) else cells
 
 
-def _numbers(cells: pa.Array, feature: Feature, kind: pa.DataType) -> pa.Array:
+def _numbers(cells: pa.Array, feature: LeRobotFeature, kind: pa.DataType) -> pa.Array:
     """[steps] numbers, or lists of them, of the type that the feature declares."""
     levels, _ = list_levels(cells.type)
     shape = feature.shape if levels == len(feature.shape) else (feature.size,) if levels == 1 else ()
@@ -316,7 +316,7 @@ def _one(column: pa.ChunkedArray, name: str) -> pa.Array:
     return joined
 
 
-def step_type(feature: Feature, stored: pa.DataType | None, /) -> pa.DataType | None:
+def step_type(feature: LeRobotFeature, stored: pa.DataType | None, /) -> pa.DataType | None:
     """The Arrow type of one step of a feature; None where it cannot be read.
 
     Args:

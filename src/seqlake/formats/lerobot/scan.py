@@ -23,7 +23,7 @@ from seqlake.formats.lerobot import episodes as listing
 from seqlake.formats.lerobot import metadata, videos
 from seqlake.formats.lerobot.columns import columns_of, schema_of, table_of
 from seqlake.formats.lerobot.layout import INFO, fill
-from seqlake.formats.lerobot.reading import DataFile, EpisodeReader, Pictures
+from seqlake.formats.lerobot.reading import DataFile, EpisodeReader, PictureFiles
 from seqlake.formats.lerobot.videos import compared
 from seqlake.media.video.opening import open_video
 from seqlake.protocols import Source
@@ -98,7 +98,9 @@ def scan(
         name: videos.places(feature.name, episodes, info, column=name) for name, feature in columns.cameras.items()
     }
     schema = schema_of(info, columns, episodes, listing.task_names(store, info))
-    place = Pictures(root=root, storage=storage, allow_outside=storage is not None and Storage(storage).allows(OUTSIDE))
+    place = PictureFiles(
+        root=root, storage=storage, allow_outside=storage is not None and Storage(storage).allows(OUTSIDE)
+    )
     files = EpisodeFiles(
         info=info, episodes=episodes, paths=paths, blobs=blobs, columns=columns, schema=schema, place=place
     )
@@ -198,7 +200,7 @@ class EpisodeFiles:
     blobs: Mapping[str, Blob | None]
     columns: LeRobotColumns
     schema: Schema
-    place: Pictures = field(repr=False)
+    place: PictureFiles = field(repr=False)
 
     def shards(self, table: pa.Table, digest: str) -> Iterator[ScannedShard]:
         """One a file, or of small files several together."""
@@ -267,7 +269,7 @@ class LeRobotDataset(ScannedDataset):
 
     @property
     def info(self) -> Info:
-        """What `meta/info.json` says."""
+        """What `meta/info.json` says of the dataset."""
         return self.files.info
 
     @property
