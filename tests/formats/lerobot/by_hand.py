@@ -201,6 +201,19 @@ def info_of(version: str, episodes: Sequence[Recorded], features: dict[str, Any]
     return {**info, **more}
 
 
+def stats_of(one: Recorded, features: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A line of `episodes_stats.jsonl`; nothing here reads the numbers."""
+    shapes = {
+        name: (3, 1, 1) if "names" in f and len(f["shape"]) == 3 else tuple(f["shape"]) for name, f in features.items()
+    }
+    stats = {
+        name: {key: np.zeros(shape).tolist() for key in ("min", "max", "mean", "std")} | {"count": [one.length]}
+        for name, shape in shapes.items()
+        if features[name]["dtype"] != "string"
+    }
+    return {"episode_index": one.number, "stats": stats}
+
+
 def put(path: Path, data: bytes | str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
@@ -297,6 +310,8 @@ def write_v2(
         for camera, data in one.films.items():
             put(root / f"videos/chunk-000/{camera}/episode_{one.number:06d}.mp4", data)
         start += one.length
+    if version == "v2.1":
+        put(root / "meta/episodes_stats.jsonl", "".join(json.dumps(stats_of(one, features)) + "\n" for one in episodes))
     lines = [{"episode_index": one.number, "tasks": one.tasks, "length": one.length} for one in episodes]
     put(root / "meta/episodes.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     named = [{"task_index": number, "task": task} for number, task in enumerate(tasks)]
