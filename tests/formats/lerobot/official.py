@@ -60,6 +60,20 @@ def main(out: Path, older: Path | None) -> None:
         converter = imported("lerobot.datasets.v30.convert_dataset_v21_to_v30")
         converter.convert_dataset(older.name, root=str(older.parent), push_to_hub=False)  # what was goes to NAME_old
         truth[older.name] = truth[f"{older.name}_old"] = items(package.LeRobotDataset("local/older", root=older))
+    truth["drawn"] = []
+    for name, options in drawn():
+        dataset = package.LeRobotDataset("local/arm", root=out / name, **options)
+        meta = {
+            "fps": dataset.fps,
+            "counts": (len(dataset), dataset.num_frames, dataset.num_episodes),
+            "keys": (dataset.meta.camera_keys, dataset.meta.video_keys, dataset.meta.image_keys),
+            "shapes": dataset.meta.shapes,
+            "names": dataset.meta.names,
+            "stats": dataset.meta.stats,
+            "tasks": dataset.meta.tasks.to_dict(),
+            "episodes": [list(dataset.meta.episodes[f"dataset_{one}_index"]) for one in ("from", "to")],
+        }
+        truth["drawn"].append((name, options, items(dataset), meta))
     (out / "truth.pkl").write_bytes(pickle.dumps(truth))
 
 
@@ -86,6 +100,22 @@ def written(kind: Any, root: Path, *, seed: int = 0, without: tuple[str, ...] = 
         dataset.save_episode()
     dataset.finalize()
     return kind("local/arm", root=root)
+
+
+def drawn() -> list[tuple[str, dict[str, Any]]]:
+    """Random windows of random features, some over some episodes only."""
+    rng = np.random.default_rng(4)
+    asked: list[tuple[str, dict[str, Any]]] = []
+    for turn in range(8):
+        features = rng.permutation([*FEATURES, "frame_index", "index"])[: 1 + turn % 5].tolist()
+        steps = {name: rng.integers(-20, 30, rng.integers(1, 6)).tolist() for name in features}
+        options: dict[str, Any] = {
+            "delta_timestamps": {name: [step / FPS for step in some] for name, some in steps.items()}
+        }
+        if turn % 2:
+            options["episodes"] = rng.permutation(len(LENGTHS))[: 1 + turn % 4].tolist()
+        asked.append((("recorded", "small")[turn // 2 % 2], options))
+    return asked
 
 
 def items(dataset: Any) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import seqlake as sl
+from seqlake.compat.lerobot import LeRobotDataset
 
 from . import by_hand
 from .official import VARIABLE, python
@@ -91,3 +92,40 @@ def test_conversion_copies_packets_of_av1(written: Path, tmp_path: Path, caplog:
         for name in ("observation.images.top", "observation.images.wrist"):
             assert len(two[name]) == two["length"]
             np.testing.assert_array_equal(one[name][:], two[name][:])
+
+
+def test_the_drop_in_gives_the_items_of_the_official_class(written: Path, truth: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    for name, options, items, meta in truth["drawn"]:
+        dataset = LeRobotDataset("local/arm", written / name, **options)
+        assert len(dataset) == len(items) > 0
+        for ours, theirs in zip((dataset[number] for number in range(len(dataset))), items, strict=True):
+            assert list(ours) == list(theirs)
+            for key, expected in theirs.items():
+                if isinstance(expected, str):
+                    assert ours[key] == expected
+                    continue
+                found = ours[key].numpy()
+                assert (key, found.shape, found.dtype) == (key, expected.shape, expected.dtype)
+                if "images" in key and not key.endswith("_is_pad"):
+                    assert np.abs(found - expected).max() * 255 <= ROUNDING + 0.01
+                else:
+                    np.testing.assert_array_equal(found, expected, key)
+        frames = torch.utils.data.DataLoader(dataset, batch_size=3, num_workers=2)
+        together = torch.cat([batch["frame_index"] for batch in frames])
+        np.testing.assert_array_equal(together.numpy(), np.stack([item["frame_index"] for item in items]))
+        same_meta(dataset, meta)
+
+
+def same_meta(dataset: LeRobotDataset, meta: dict[str, Any]) -> None:
+    ours = dataset.meta
+    assert dataset.fps == meta["fps"]
+    assert (len(dataset), dataset.num_frames, dataset.num_episodes) == meta["counts"]
+    assert (ours.camera_keys, ours.video_keys, ours.image_keys) == meta["keys"]
+    assert (ours.shapes, ours.names, ours.tasks.to_dict()) == (meta["shapes"], meta["names"], meta["tasks"])
+    assert [ours.episodes[f"dataset_{one}_index"] for one in ("from", "to")] == meta["episodes"]
+    assert ours.stats is not None
+    assert list(ours.stats) == list(meta["stats"])
+    for name, statistics in meta["stats"].items():
+        for key, expected in statistics.items():
+            np.testing.assert_array_equal(ours.stats[name][key], expected)

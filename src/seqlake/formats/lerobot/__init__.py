@@ -9,12 +9,12 @@ from seqlake.formats.lerobot.scan import matches, scan
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from seqlake.formats.lerobot.scan import LeRobotDataset
+    from seqlake.formats.lerobot.scan import LeRobotFolder
 
 __all__ = ["matches", "open", "scan"]
 
 
-def open(location: str, /, *, storage: Mapping[str, str] | None = None) -> LeRobotDataset:  # noqa: A001 - as sl.open asks
+def open(location: str, /, *, storage: Mapping[str, str] | None = None) -> LeRobotFolder:  # noqa: A001 - as sl.open asks
     """All episodes of a folder, for `sl.open`; `scan` takes options.
 
     Args:

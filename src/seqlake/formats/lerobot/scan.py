@@ -61,9 +61,7 @@ def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bo
 
 
 @takes(without=TEXTS)
-def scan(
-    location: str, /, *, without: Collection[str] = (), storage: Mapping[str, str] | None = None
-) -> LeRobotDataset:
+def scan(location: str, /, *, without: Collection[str] = (), storage: Mapping[str, str] | None = None) -> LeRobotFolder:
     """Look at a LeRobot folder; every row is an episode, nothing is converted or copied.
 
     What is read now are `meta/` and the end of one data file; all else when it is asked for.
@@ -104,7 +102,7 @@ def scan(
     files = EpisodeFiles(
         info=info, episodes=episodes, paths=paths, blobs=blobs, columns=columns, schema=schema, place=place
     )
-    return LeRobotDataset(
+    return LeRobotFolder(
         root=root,
         schema=schema,
         parts=list(files.shards(table_of(info, episodes, cameras, schema), hashlib.sha256(text).hexdigest())),
@@ -256,7 +254,7 @@ class EpisodeFiles:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class LeRobotDataset(ScannedDataset):
+class LeRobotFolder(ScannedDataset):
     """A scanned LeRobot folder: a `Readable`, `Checked`, `HasStorage` and picklable.
 
     Attributes:

@@ -1,0 +1,289 @@
+"""`LeRobotDataset`: items as lerobot's class gives them, gathered by the loader from the folder as it is."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from pprint import pformat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.compat.lerobot.metadata import LeRobotDatasetMetadata, folder_of
+from seqlake.dataset.selection import Selection
+from seqlake.errors import ColumnNotFoundError
+from seqlake.formats.lerobot.columns import EPISODE
+from seqlake.formats.lerobot.scan import scan
+from seqlake.plugins import require
+from seqlake.training.loader import Loader
+from seqlake.windows.spec import Window
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping, Sequence
+
+    from seqlake.formats.lerobot.metadata import LeRobotFeature
+    from seqlake.training.torch import WindowDataset
+
+Item = dict[str, Any]
+_TEXTS = frozenset({"text", "language"})
+
+
+class LeRobotDataset:
+    """A map-style dataset with the items, keys, padding and dtypes of lerobot's own class; one item a frame.
+
+    Folders of v2.0, v2.1 and v3.0 are read in place. Signals are gathered by the engine of `Loader`, frames are found
+    by their number, not by a time that drifts. torch's `DataLoader` asks for the items of a batch together
+    (`__getitems__`); `batch` gives them stacked. Pickles as a description: workers open files for themselves.
+
+    Args:
+        repo_id: The dataset's name; where `root` is not given, also its folder in lerobot's cache.
+        root: The folder.
+        episodes: Numbers of the episodes to keep; all by default. `index` stays that of the whole dataset.
+        image_transforms: Called with each camera's frames, float32 [3, height, width] or [W, 3, height, width].
+        delta_timestamps: Feature -> seconds from the frame, as `{"action": [0.0, 0.1]}`: the item then holds [W, ...]
+            and `<feature>_is_pad` [W], True where the episode has no such step and the nearest one stands for it.
+        tolerance_s: How far, in seconds, those may be from a multiple of 1/fps.
+        revision: Not used: what is in the folder is read.
+        force_cache_sync: Not used: nothing is downloaded.
+        download_videos: Not used.
+        video_backend: Not used: frames are decoded by PyAV.
+        return_uint8: Frames as uint8 0 to 255 instead of float32 0 to 1: a quarter of the bytes.
+
+    Attributes:
+        meta: What `meta/` holds.
+        delta_indices: Feature -> steps from the frame; None without `delta_timestamps`.
+
+    Raises:
+        DatasetNotFoundError: No such folder, or nothing lists its episodes.
+        ColumnNotFoundError: `delta_timestamps` names no feature.
+        ValueError: A time is no multiple of 1/fps, or there is no such episode.
+
+    Example:
+        ```python
+        from seqlake.compat.lerobot import LeRobotDataset
+
+        dataset = LeRobotDataset(root="lerobot/pusht", delta_timestamps={"action": [0.0, 0.1, 0.2]})
+        dataset[7]["action_is_pad"]                 # tensor([False, False, False])
+        ```
+    """
+
+    def __init__(
+        self,
+        repo_id: str | None = None,
+        root: str | os.PathLike[str] | None = None,
+        episodes: Sequence[int] | None = None,
+        image_transforms: Callable[[Any], Any] | None = None,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        tolerance_s: float = 1e-4,
+        revision: str | None = None,
+        force_cache_sync: bool = False,  # noqa: FBT001, FBT002 - as the official class has it
+        download_videos: bool = True,  # noqa: FBT001, FBT002 - as the official class has it
+        video_backend: str | None = None,
+        *,
+        return_uint8: bool = False,
+    ) -> None:
+        del force_cache_sync, download_videos
+        location = folder_of(repo_id, root)
+        rows = scan(location)
+        self.repo_id = repo_id or Path(location).name
+        self.root = Path(location)
+        self.revision = revision or rows.info.version
+        self.video_backend = video_backend
+        self.image_transforms = image_transforms
+        self.delta_timestamps = None if delta_timestamps is None else dict(delta_timestamps)
+        self.tolerance_s = tolerance_s
+        self.return_uint8 = return_uint8
+        self.meta = LeRobotDatasetMetadata.of(rows, self.repo_id)
+        self.episodes = None if episodes is None else [int(one) for one in episodes]
+        self._rows = rows
+        self._columns = {feature.name: name for name, feature in rows.files.columns.steps.items()}
+        self._columns |= {feature.name: name for name, feature in rows.files.columns.cameras.items()}
+        self.delta_indices = self._offsets()
+        self._kept = self._selected()
+
+    @cached_property
+    def _windows(self) -> WindowDataset:
+        """The windows of all frames, opened by the process that first asks."""
+        texts = {name for name, feature in self._rows.files.columns.steps.items() if feature.stored in _TEXTS}
+        columns: dict[str, Any] = {EPISODE: None}
+        for feature, name in self._columns.items():
+            asked = self._asked(feature)
+            if name not in texts:
+                columns[name] = _with_now(asked)
+        window = Window(columns, edges="clamp")
+        return Loader(self._kept, window=window, batch_size=1, shuffle=False).dataset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_windows"}
+
+    def _offsets(self) -> dict[str, list[int]] | None:
+        """Steps for seconds, refused as the official class refuses them."""
+        if self.delta_timestamps is None:
+            return None
+        fps, wrong = self.fps, {}
+        for name, times in self.delta_timestamps.items():
+            if name not in self._columns:
+                raise ColumnNotFoundError(
+                    f"delta_timestamps: no feature {name!r}; there are {', '.join(self._columns)}."
+                )
+            outside = [time for time in times if abs(time * fps - round(time * fps)) / fps > self.tolerance_s]
+            if outside or not len(times):
+                wrong[name] = outside
+        if wrong:
+            raise ValueError(
+                f"delta_timestamps: expected seconds that are multiples of 1/{fps} within {self.tolerance_s} s, at "
+                f"least one a feature; found:\n{pformat(wrong)}"
+            )
+        return {name: [round(time * fps) for time in times] for name, times in self.delta_timestamps.items()}
+
+    def _selected(self) -> Selection:
+        every = Selection(self._rows)
+        if self.episodes is None:
+            return every
+        missing = sorted({*self.episodes} - {*self._rows.files.episodes.index.tolist()})
+        if missing or not self.episodes:
+            named = str(missing[:10]) if missing else "none"
+            raise ValueError(
+                f"episodes: expected numbers of the {self.meta.total_episodes} episodes of {self.root}, found {named}."
+            )
+        return every.where(f"{EPISODE} IN ({', '.join(map(str, sorted({*self.episodes})))})")
+
+    # ---- what the official class says of itself
+
+    @property
+    def fps(self) -> float:
+        """Steps per second, of all features."""
+        return self.meta.fps
+
+    @property
+    def num_frames(self) -> int:
+        """Items: the frames of the selected episodes."""
+        return len(self._windows)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that are selected."""
+        return self.meta.total_episodes if self.episodes is None else len({*self.episodes})
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Name -> dtype, shape and names."""
+        return self.meta.features
+
+    def __len__(self) -> int:
+        return self.num_frames
+
+    def __repr__(self) -> str:
+        return (
+            f"LeRobotDataset({self.repo_id!r}: {self.num_episodes} episodes, {self.num_frames} frames, "
+            f"{', '.join(self.features)})"
+        )
+
+    # ---- items
+
+    def __getitem__(self, index: int) -> Item:
+        """One frame with its windows; negative numbers count from the end.
+
+        Raises:
+            IndexError: No such frame.
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Item]:
+        """The items of a batch, gathered together; their tensors share memory with each other.
+
+        Raises:
+            IndexError: There is no such frame.
+        """
+        whole = self._gathered([int(one) for one in indices])
+        items = [{name: values[place] for name, values in whole.items()} for place in range(len(indices))]
+        if self.image_transforms is not None:
+            for item in items:
+                for name in self.meta.camera_keys:
+                    item[name] = self.image_transforms(item[name])
+        return items
+
+    def batch(self, indices: Sequence[int], /) -> Item:
+        """The items of these frames stacked: what torch's `DataLoader` makes of them, without its copies.
+
+        Args:
+            indices: Which frames, in any order.
+
+        Returns:
+            Feature -> tensor [N, ...]; texts are lists.
+
+        Raises:
+            IndexError: There is no such frame.
+
+        Example:
+            ```python
+            dataset.batch([0, 7, 7])["action"].shape        # torch.Size([3, 16, 2])
+            ```
+        """
+        if self.image_transforms is None:
+            return self._gathered([int(one) for one in indices])
+        stack = require("torch.utils.data", extra="torch").default_collate
+        collated: Item = stack(self.__getitems__(indices))
+        return collated
+
+    def _gathered(self, indices: list[int]) -> Item:
+        windows = self._windows.batch(indices)
+        tasks, numbers = self.meta.task_names, windows[self._columns["task_index"]]
+        pictures, whole, padding = Item(), Item(), Item()
+        for feature in self._rows.info.features.values():
+            name = EPISODE if feature.name == EPISODE else self._columns.get(feature.name)
+            if name is None:
+                continue
+            asked = (self.delta_indices or {}).get(feature.name)
+            if feature.stored in _TEXTS:
+                whole[feature.name] = self._texts(name, windows)
+                continue
+            into = pictures if feature.stored == "video" else whole
+            values = windows[name] if asked is None or name == EPISODE else windows[name][:, : len(asked)]
+            into[feature.name] = self._tensor(values, feature, asked)
+            if asked is not None:
+                padding[f"{feature.name}_is_pad"] = self._plain(~windows[f"{name}_mask"][:, : len(asked)])
+        current = numbers.reshape(len(indices), -1)[:, _with_now(self._asked("task_index")).index(0)]
+        whole |= {key: padding[key] for name in self.delta_indices or () if (key := f"{name}_is_pad") in padding}
+        whole["task"] = [tasks.get(number, "") for number in current.tolist()]
+        return pictures | whole
+
+    def _asked(self, name: str) -> list[int]:
+        return (self.delta_indices or {}).get(name, [0])
+
+    def _tensor(self, values: Any, feature: LeRobotFeature, asked: list[int] | None) -> Any:
+        """[N, W, ...] as the official class has them: float32, int64 or bool; without W where no window was wanted."""
+        if feature.stored in {"image", "video"}:
+            values = np.moveaxis(values, -1, -3)
+            frames = self._plain(values)
+            if not self.return_uint8:
+                frames = frames.float().div_(255 if values.dtype == np.uint8 else 1)
+            # A video's window of one frame has no axis of its own there, an image's has.
+            alone = asked is None or (feature.stored == "video" and len(asked) == 1)
+            return frames[:, 0] if alone else frames
+        kind = {"f": np.float32, "i": np.int64, "u": np.int64}.get(values.dtype.kind)
+        values = values if kind is None else values.astype(kind, copy=False)
+        if feature.name == EPISODE:
+            return self._plain(values)
+        shape = () if feature.shape == (1,) else feature.shape
+        tensor = self._plain(values.reshape(*values.shape[:2], *shape))
+        return tensor[:, 0] if asked is None else tensor
+
+    def _plain(self, values: Any) -> Any:
+        return require("torch", extra="torch").from_numpy(np.ascontiguousarray(values))
+
+    def _texts(self, name: str, windows: Mapping[str, Any]) -> list[Any]:
+        """[N] the text of each frame: windows hold none, so rows are asked."""
+        cells: dict[str, Any] = {}
+        for key in dict.fromkeys(windows["sequence_id"].tolist()):
+            cells[key] = self._kept[key][name]
+        return [
+            cells[key][step]
+            for key, step in zip(windows["sequence_id"].tolist(), windows["start"].tolist(), strict=True)
+        ]
+
+
+def _with_now(asked: list[int]) -> list[int]:
+    """Offsets of a window that holds the frame itself, too: its task is asked for."""
+    return asked if 0 in asked else [*asked, 0]

@@ -1,0 +1,286 @@
+"""What `dataset.meta` is asked for: `info.json`, tasks, episodes and statistics, of every version of the layout."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, MissingDependencyError
+from seqlake.files.stores import exists, open_store, read_all
+from seqlake.formats.lerobot import episodes as listing
+from seqlake.formats.lerobot.layout import EPISODES_STATS_JSONL, STATS
+from seqlake.formats.lerobot.scan import scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from seqlake.formats.lerobot.metadata import Info
+    from seqlake.formats.lerobot.scan import LeRobotFolder
+    from seqlake.protocols import Ints
+
+Statistics = dict[str, dict[str, Any]]
+
+
+def folder_of(repo_id: str | None, root: str | os.PathLike[str] | None, /) -> str:
+    """Where a dataset lies: `root`, or where lerobot itself keeps what has that name.
+
+    Raises:
+        DatasetNotFoundError: Neither is given, or lerobot has nothing of that name here.
+    """
+    if root is not None:
+        return os.fspath(root)
+    if repo_id is None:
+        raise DatasetNotFoundError("Expected root=, the folder of a LeRobot dataset, or its repo_id.")
+    cache = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser() / "lerobot"
+    folder = Path(os.environ.get("HF_LEROBOT_HOME", cache)).expanduser() / repo_id
+    if not folder.exists():
+        raise DatasetNotFoundError(
+            f"{folder} is not there; nothing is downloaded.",
+            path=str(folder),
+            hint="Give root=, the folder of the dataset, or download it with lerobot first.",
+        )
+    return str(folder)
+
+
+class EpisodeTable:
+    """All episodes, by the order of their numbers: `episodes["length"]` is a column, `episodes[3]` a row.
+
+    Args:
+        columns: Name -> one value an episode.
+
+    Example:
+        >>> EpisodeTable({"length": [30, 41]})[1]
+        {'length': 41}
+    """
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]], /) -> None:
+        self._columns = {name: list(values) for name, values in columns.items()}
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), []))
+
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+    def __getitem__(self, key: str | int) -> list[Any] | dict[str, Any]:
+        if isinstance(key, str):
+            return self._columns[key]
+        return {name: values[key] for name, values in self._columns.items()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[row] for row in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"EpisodeTable({len(self)} episodes: {', '.join(self._columns)})"
+
+
+class LeRobotDatasetMetadata:
+    """`meta/` of a LeRobot folder, under the names that lerobot's class has; v2.0 and v2.1 give what v3.0 does.
+
+    Args:
+        repo_id: The dataset's name; where `root` is not given, also its folder in lerobot's cache.
+        root: The folder.
+        revision: Not used: what is in the folder is read.
+        force_cache_sync: Not used: nothing is downloaded.
+
+    Raises:
+        DatasetNotFoundError: No such folder.
+        InvalidMetadataError: What is in `meta/` cannot be used.
+
+    Example:
+        ```python
+        LeRobotDatasetMetadata(root="lerobot/pusht").stats["action"]["mean"]
+        ```
+    """
+
+    def __init__(
+        self,
+        repo_id: str | None = None,
+        root: str | os.PathLike[str] | None = None,
+        revision: str | None = None,
+        force_cache_sync: bool = False,  # noqa: FBT001, FBT002 - as the official class has it
+    ) -> None:
+        del revision, force_cache_sync
+        location = folder_of(repo_id, root)
+        self._take(scan(location), repo_id or Path(location).name)
+
+    @classmethod
+    def of(cls, rows: LeRobotFolder, repo_id: str, /) -> LeRobotDatasetMetadata:
+        """Those of a folder that was looked at.
+
+        Args:
+            rows: What `scan` gave.
+            repo_id: The dataset's name.
+        """
+        metadata = cls.__new__(cls)
+        metadata._take(rows, repo_id)  # noqa: SLF001 - its own class
+        return metadata
+
+    def _take(self, rows: LeRobotFolder, repo_id: str) -> None:
+        self.repo_id, self.root, self._rows = repo_id, Path(rows.root), rows
+
+    @property
+    def _info(self) -> Info:
+        return self._rows.info
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """`info.json` as it is."""
+        return dict(self._info.fields)
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Name -> dtype, shape and names; shapes are tuples."""
+        declared: dict[str, dict[str, Any]] = self.info["features"]
+        return {name: {**one, "shape": self._info.features[name].shape} for name, one in declared.items()}
+
+    @property
+    def fps(self) -> float:
+        """Steps per second, of all features."""
+        return self._info.fps
+
+    @property
+    def robot_type(self) -> str | None:
+        """The robot, where it is named."""
+        return self._info.robot_type
+
+    @property
+    def image_keys(self) -> list[str]:
+        """Features that are images in the rows."""
+        return [name for name, one in self._info.features.items() if one.stored == "image"]
+
+    @property
+    def video_keys(self) -> list[str]:
+        """Features that are videos."""
+        return [name for name, one in self._info.features.items() if one.stored == "video"]
+
+    @property
+    def camera_keys(self) -> list[str]:
+        """Both, in the order of the features."""
+        return [name for name, one in self._info.features.items() if one.stored in {"image", "video"}]
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What the dimensions of each feature are called."""
+        return {name: one.names for name, one in self._info.features.items()}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of one step of each feature."""
+        return {name: one.shape for name, one in self._info.features.items()}
+
+    @property
+    def total_episodes(self) -> int:
+        """Episodes that are listed."""
+        return len(self._rows.files.episodes)
+
+    @property
+    def total_frames(self) -> int:
+        """Steps of all of them."""
+        return int(self._rows.files.episodes.length.sum())
+
+    @property
+    def total_tasks(self) -> int:
+        """Tasks that are listed."""
+        return len(self.task_names)
+
+    @cached_property
+    def task_names(self) -> dict[int, str]:
+        """Number of each task -> its text."""
+        return listing.task_names(open_store(self._rows.root), self._info)
+
+    @property
+    def tasks(self) -> Any:
+        """A pandas frame as lerobot has it: `task_index` by the text of the task.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingDependencyError("This needs the package 'pandas': pip install pandas") from error
+        names = self.task_names
+        frame = pd.DataFrame({"task_index": list(names)}, index=list(names.values()))
+        frame.index.name = "task"
+        return frame
+
+    def get_task_index(self, task: str) -> int | None:
+        """The number of a task; None where none is called so."""
+        return next((number for number, text in self.task_names.items() if text == task), None)
+
+    @cached_property
+    def episodes(self) -> EpisodeTable:
+        """Where each episode begins and ends, and what else is known of it."""
+        listed = self._rows.files.episodes
+        order = np.argsort(listed.index, kind="stable")
+        ends = np.cumsum(listed.length)  # rows lie in the order of their files
+        columns: dict[str, Any] = {
+            name: listed.table[name].take(order).to_pylist() for name in listed.table.schema.names
+        }
+        columns |= {"episode_index": listed.index[order].tolist(), "length": listed.length[order].tolist()}
+        columns["tasks"] = listed.tasks().take(order).to_pylist()
+        columns["dataset_from_index"] = (ends - listed.length)[order].tolist()
+        columns["dataset_to_index"] = ends[order].tolist()
+        return EpisodeTable(columns)
+
+    @cached_property
+    def stats(self) -> Statistics | None:
+        """Feature -> statistic -> array; None where none are kept. Those of v2.1 are put together from its episodes.
+
+        Raises:
+            InvalidMetadataError: They cannot be used.
+        """
+        store = open_store(self._rows.root)
+        if exists(store, STATS):
+            try:
+                stored = json.loads(read_all(store.blob(STATS)))
+                return {name: {key: np.array(value) for key, value in one.items()} for name, one in stored.items()}
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise InvalidMetadataError(f"{self.root / STATS} holds no statistics: {error}.") from None
+        if not exists(store, EPISODES_STATS_JSONL):
+            return None
+        lines = listing.read_lines(store, EPISODES_STATS_JSONL)
+        try:
+            return _together([line["stats"] for line in lines])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidMetadataError(
+                f"{self.root / EPISODES_STATS_JSONL} holds no statistics of episodes: {error!r}."
+            ) from None
+
+    def __repr__(self) -> str:
+        return (
+            f"LeRobotDatasetMetadata({self.repo_id!r}: {self.total_episodes} episodes, {self.total_frames} frames, "
+            f"{', '.join(self.features)})"
+        )
+
+
+def _together(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> Statistics:
+    """Statistics of all episodes from those of each: exact, but for quantiles, which cannot be had so."""
+    whole: Statistics = {}
+    for name in parts[0] if parts else ():
+        of = [{key: np.asarray(value, np.float64) for key, value in one[name].items()} for one in parts if name in one]
+        counts: Ints = np.array([int(one["count"].reshape(-1)[0]) for one in of], np.int64)
+        means, deviations = np.stack([one["mean"] for one in of]), np.stack([one["std"] for one in of])
+        weights = (counts / max(int(counts.sum()), 1)).reshape(-1, *[1] * (means.ndim - 1))
+        mean = (means * weights).sum(0)
+        variance = ((deviations**2 + (means - mean) ** 2) * weights).sum(0)
+        whole[name] = {
+            "min": np.stack([one["min"] for one in of]).min(0),
+            "max": np.stack([one["max"] for one in of]).max(0),
+            "mean": mean,
+            "std": np.sqrt(variance),
+            "count": np.array([counts.sum()]),
+        }
+    return whole

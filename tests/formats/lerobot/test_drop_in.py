@@ -1,0 +1,162 @@
+"""The class that stands for lerobot's own, over folders written by hand; the official one is in test_official.py."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seqlake.compat.lerobot import LeRobotDataset, LeRobotDatasetMetadata
+from seqlake.errors import ColumnNotFoundError, DatasetNotFoundError, InvalidMetadataError
+
+from . import by_hand
+from .by_hand import CAM, FPS, Recorded
+
+torch = pytest.importorskip("torch")
+
+VERSIONS = ["v2.0", "v2.1", "v3.0"]
+
+
+@pytest.fixture(scope="module")
+def episodes() -> list[Recorded]:
+    return by_hand.four()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def folder(request: pytest.FixtureRequest, episodes: list[Recorded], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return by_hand.write(tmp_path_factory.mktemp("lerobot"), episodes, request.param)
+
+
+def test_windows_repeat_the_nearest_step_and_say_so(folder: Path, episodes: list[Recorded]) -> None:
+    steps = [-3, 0, 30, 1]
+    times = [step / FPS for step in steps]
+    dataset = LeRobotDataset(root=folder, delta_timestamps={"action": times, CAM: times})
+    at = 0
+    for one in episodes:
+        frames = by_hand.frames(one.films[CAM])
+        for step in range(one.length):
+            item = dataset[at]
+            wanted = np.add(steps, step)
+            inside = np.clip(wanted, 0, one.length - 1)
+            np.testing.assert_array_equal(item["action"].numpy(), one.values["action"][inside])
+            np.testing.assert_array_equal(item["action_is_pad"].numpy(), wanted != inside)
+            np.testing.assert_array_equal(item[f"{CAM}_is_pad"].numpy(), wanted != inside)
+            pictures = np.round(item[CAM].numpy().transpose(0, 2, 3, 1) * 255).astype(np.int64)
+            assert np.abs(pictures - frames[inside]).max() <= 3
+            assert (int(item["index"]), int(item["episode_index"])) == (at, one.number)
+            at += 1
+    assert at == len(dataset)
+
+
+def test_a_batch_is_the_items_stacked(folder: Path) -> None:
+    dataset = LeRobotDataset(root=folder, delta_timestamps={"action": [0.0, 0.1], "task_index": [0.1]})
+    numbers = [3, 44, 0, 3, 20]
+    stacked = torch.utils.data.default_collate([dataset[number] for number in numbers])
+    batch = dataset.batch(numbers)
+    assert list(batch) == list(stacked)
+    for name, values in stacked.items():
+        assert batch[name] == values if isinstance(values, list) else torch.equal(batch[name], values), name
+
+
+def test_episodes_keep_their_numbers(folder: Path) -> None:
+    dataset = LeRobotDataset(root=folder, episodes=[3, 1])
+    assert (len(dataset), dataset.num_episodes) == (8, 2)
+    assert [int(dataset[number]["index"]) for number in range(8)] == [12, *range(38, 45)]
+    assert {dataset[number]["task"] for number in range(1, 8)} == {"place"}
+
+
+def test_pictures_come_as_they_are_asked_for(folder: Path) -> None:
+    seen = []
+
+    def brighter(picture: Any) -> Any:
+        seen.append(tuple(picture.shape))
+        return picture * 2
+
+    plain = LeRobotDataset(root=folder)[5]
+    small = LeRobotDataset(root=folder, return_uint8=True)[5]
+    twice = LeRobotDataset(root=folder, image_transforms=brighter)
+    for name in ("picture", CAM):
+        assert small[name].dtype == torch.uint8
+        assert torch.equal(plain[name], small[name].float() / 255)
+        assert torch.equal(twice[5][name], plain[name] * 2)
+    assert set(seen) == {(3, 6, 8), (3, 48, 64)}
+    assert torch.equal(twice.batch([5, 5])[CAM][1], plain[CAM] * 2)
+
+
+def test_it_travels_to_workers_as_a_description(folder: Path) -> None:
+    dataset = LeRobotDataset(root=folder, delta_timestamps={"action": [0.0, 0.1]})
+    before = dataset[2]["action"]
+    assert len(pickle.dumps(dataset)) < 60_000
+    assert torch.equal(pickle.loads(pickle.dumps(dataset))[2]["action"], before)
+
+
+def test_what_is_wrong_is_said(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"multiples of 1/10 within 0.0001 s.*\n.*0\.05"):
+        LeRobotDataset(root=folder, delta_timestamps={"action": [0.0, 0.05]})
+    LeRobotDataset(root=folder, delta_timestamps={"action": [0.0, 0.05]}, tolerance_s=0.06)
+    with pytest.raises(ValueError, match="at least one a feature"):
+        LeRobotDataset(root=folder, delta_timestamps={"action": []})
+    with pytest.raises(ColumnNotFoundError, match="no feature 'actions'; there are .*action"):
+        LeRobotDataset(root=folder, delta_timestamps={"actions": [0.0]})
+    with pytest.raises(ValueError, match=r"the 4 episodes of .*, found \[4, 9\]"):
+        LeRobotDataset(root=folder, episodes=[9, 1, 4])
+    with pytest.raises(ValueError, match="found none"):
+        LeRobotDataset(root=folder, episodes=[])
+    with pytest.raises(IndexError, match="0 to 44"):
+        LeRobotDataset(root=folder)[45]
+    assert int(LeRobotDataset(root=folder)[-1]["index"]) == 44
+    with pytest.raises(DatasetNotFoundError, match=r"info\.json"):
+        LeRobotDataset(root=tmp_path)
+    with pytest.raises(DatasetNotFoundError, match="root="):
+        LeRobotDataset()
+
+
+def test_a_name_is_looked_for_where_lerobot_keeps_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path))
+    with pytest.raises(DatasetNotFoundError, match="nothing is downloaded"):
+        LeRobotDataset("some/arm")
+    shutil.copytree(folder, tmp_path / "some" / "arm")
+    assert len(LeRobotDataset("some/arm")) == 45
+
+
+def test_statistics_of_episodes_are_put_together(episodes: list[Recorded], tmp_path: Path) -> None:
+    root = by_hand.write(tmp_path / "arm", episodes, "v2.1")
+    lines = []
+    for one in episodes:
+        values = one.values["action"].astype(np.float64)
+        stats = {name: getattr(values, name)(0).tolist() for name in ("min", "max", "mean", "std")}
+        lines.append(json.dumps({"episode_index": one.number, "stats": {"action": {**stats, "count": [one.length]}}}))
+    (root / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
+    whole = np.concatenate([one.values["action"] for one in episodes]).astype(np.float64)
+    found = LeRobotDatasetMetadata(root=root).stats
+    assert found is not None
+    for name in ("min", "max", "mean", "std"):
+        np.testing.assert_allclose(found["action"][name], getattr(whole, name)(0), rtol=1e-12, atol=1e-12)
+    assert found["action"]["count"].tolist() == [45]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"action": 3}', '{"episode_index": 0}'])
+def test_damaged_statistics_are_refused(episodes: list[Recorded], tmp_path: Path, text: str) -> None:
+    root = by_hand.write(tmp_path / "arm", episodes, "v2.1")
+    (root / "meta/episodes_stats.jsonl").write_text(text)
+    with pytest.raises(InvalidMetadataError, match="episodes_stats"):
+        _ = LeRobotDatasetMetadata(root=root).stats
+    (root / "meta/stats.json").write_text(text)
+    with pytest.raises(InvalidMetadataError, match="stats"):
+        _ = LeRobotDatasetMetadata(root=root).stats
+
+
+def test_printing_helps(folder: Path) -> None:
+    dataset = LeRobotDataset(root=folder)
+    assert "4 episodes, 45 frames" in repr(dataset)
+    assert "4 episodes" in repr(dataset.meta)
+    assert "4 episodes" in repr(dataset.meta.episodes)
+    assert dataset.meta.episodes[2]["tasks"] == ["pick", "place"]
+    assert dataset.meta.get_task_index("place") == 1
