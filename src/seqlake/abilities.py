@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Copied,
         Depth,
         Ints,
+        Mapped,
         Readable,
         Shard,
         ShardWriter,
@@ -528,6 +529,14 @@ class Drops(Protocol):
 
     def dropped(self, schema: Schema, /) -> Mapping[str, str]:
         """Column -> why it is left out."""
+
+
+@runtime_checkable
+class SaysMapping(Protocol):
+    """A readable of another format that knows what of its source became which column."""
+
+    def mapping(self) -> Sequence[Mapped]:
+        """One for each thing of the source, in its order, those that are left out among them."""
 
 
 @runtime_checkable

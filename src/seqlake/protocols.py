@@ -393,6 +393,18 @@ class Sink(Protocol):
     def commit(self, receipts: Sequence[object], /) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapped:
+    """What became of one thing of a source: a feature, a topic, a data set of an HDF5 file.
+
+    `column` is None where it is left out, and then `how` says why; else how it is read, where that is not plain.
+    """
+
+    source: str
+    column: str | None
+    how: str = ""
+
+
 class Format(Protocol):
     """What a module in formats/ offers."""
 
