@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from importlib.metadata import EntryPoint
 
-GROUPS = ("tables", "formats", "media", "stores", "shard_formats", "cli")
+GROUPS = ("tables", "formats", "media", "stores", "shard_formats", "executors", "cli")
 
 
 @cache

@@ -16,7 +16,7 @@ from seqlake.dataset.dataset import Dataset
 from seqlake.dataset.writing.sink import TableSink
 from seqlake.dataset.writing.staging import ShardShape
 from seqlake.errors import DuplicateSequenceError, SeqlakeError, ValidationError
-from seqlake.executors.receipts import decode, encode
+from seqlake.receipts import decode, encode
 from seqlake.spec.column_types import Video
 from seqlake.testing import samples
 

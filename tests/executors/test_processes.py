@@ -1,57 +1,33 @@
-"""Executors: every result once, what ended before a failure too."""
+"""Executors: the contract, and what is each one's own."""
 
 from __future__ import annotations
 
-import threading
-import time
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.errors import SeqlakeError
+from seqlake.errors import SeqlakeError, UnknownPluginError
+from seqlake.executors import executor_of
 from seqlake.executors.processes import Processes
-
-
-def squared(number: int) -> int:
-    return number * number
-
-
-def reciprocal(number: int) -> float:
-    if number == 0:
-        time.sleep(1)
-    return 1 / number
+from seqlake.executors.ray import Ray
+from seqlake.testing.executors import ExecutorTests
 
 
 def killed(number: int) -> int:
-    import os
-    import signal
-
     os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
-@pytest.mark.parametrize("workers", [1, 2, None])
-def test_every_result_comes_once_with_its_task_and_time_is_told(workers: int | None) -> None:
-    results: dict[int, int] = {}
-    ticks: list[int] = []
-
-    def done(task: int, result: int) -> None:
-        assert threading.current_thread() is threading.main_thread()
-        assert task not in results
-        results[task] = result
-
-    Processes(workers=workers).run(squared, range(9), done=done, tick=lambda: ticks.append(1))
-    assert results == {number: number * number for number in range(9)}
-    assert ticks
-
-
-def test_what_ended_before_a_failure_is_handed_over() -> None:
-    results: dict[int, float] = {}
-    with pytest.raises(ZeroDivisionError):
-        Processes(workers=2).run(reciprocal, [0, 1, 2, 4], done=results.__setitem__, tick=lambda: None)
-    assert results == {1: 1.0, 2: 0.5, 4: 0.25}
+class TestProcesses(ExecutorTests):
+    @pytest.fixture(params=[1, 2, None])
+    def executor(self, request):
+        return Processes(workers=request.param)
 
 
 def test_a_worker_that_is_killed_is_an_error_of_ours() -> None:
@@ -74,5 +50,21 @@ def test_a_conversion_runs_on_any_executor(tmp_path: Path) -> None:
     ds = sl.convert(sl.scan(rows), tmp_path / "out", on=Backwards(), bytes_per_part=100)
     assert ds.to_arrow()["reward"].to_pylist() == rows["reward"].to_pylist()
     assert not ds.validate(depth="rows").findings
-    with pytest.raises(ValueError, match="'processes' or an executor"):
-        sl.convert(sl.scan(rows), tmp_path / "new", on="ray")
+
+
+def test_a_name_or_an_object_says_which() -> None:
+    assert executor_of("processes", workers=3) == Processes(workers=3)
+    assert executor_of("ray", workers=3, address="auto") == Ray(workers=3, address="auto")
+    mine = Backwards()
+    assert executor_of(mine) is mine
+    with pytest.raises(UnknownPluginError, match="known are processes, ray"):
+        executor_of("rya")
+    with pytest.raises(TypeError, match="workers: for an executor named by a text"):
+        executor_of(mine, workers=2)
+    with pytest.raises(TypeError, match="takes no option 'address'"):
+        executor_of("processes", address="auto")
+
+
+def test_nothing_of_ray_is_imported_before_it_runs() -> None:
+    code = "import sys, seqlake.executors as e; e.executor_of('ray'); sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqlake.errors import SeqlakeError
-from seqlake.executors.receipts import WorkFolder, decode, encode
 from seqlake.protocols import Copied, Transaction, Version, Written
+from seqlake.receipts import WorkFolder, decode, encode
 
 plain = st.one_of(
     st.none(),

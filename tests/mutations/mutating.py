@@ -275,7 +275,7 @@ def statistics(folder: Path) -> Any:
 def begun(folder: Path) -> None:
     """A conversion that stopped half-way: its work folder is there."""
     made(folder / "ds")
-    from seqlake.executors.receipts import WorkFolder
+    from seqlake.receipts import WorkFolder
 
     work = WorkFolder(folder / "work")
     work.begin({"source": "ds", "target": "out", "parts": 3})
@@ -285,7 +285,7 @@ def begun(folder: Path) -> None:
 
 
 def received(folder: Path) -> Any:
-    from seqlake.executors.receipts import WorkFolder
+    from seqlake.receipts import WorkFolder
 
     work = WorkFolder(folder / "work")
     work.begin({"source": "ds", "target": "out", "parts": 3})

@@ -28,10 +28,10 @@ from seqlake.dataset.writing.references import refers
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import CommitUnknownError, DecodeError, SchemaMismatchError, SeqlakeError, ValidationError, in_line
 from seqlake.executors.processes import Processes
-from seqlake.executors.receipts import WorkFolder
 from seqlake.files.locations import absolute, redacted
 from seqlake.files.room import room_in
 from seqlake.grouping import as_sequences
+from seqlake.receipts import WorkFolder
 from seqlake.shards.files import verified
 from seqlake.versions import shard_formats
 

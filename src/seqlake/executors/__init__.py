@@ -1,11 +1,14 @@
 """Runs one function over many tasks: in this process, in others of this machine, on a cluster.
 
-`processes.Processes` is the one that comes along. Whatever has the method of `Executor` serves as well.
+`processes.Processes` and `ray.Ray` come along. Whatever has the method of `Executor` serves as well.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from seqlake import plugins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,3 +44,78 @@ class Executor(Protocol):
             BaseException: The first failure, of a task, of `done` or by Ctrl-C. What was not begun by then is not
                 begun, and what ends meanwhile is handed to `done` before the error is raised.
         """
+
+
+class ExecutorPlug(Protocol):
+    """What a module in executors/ offers, or one in the group `seqlake.executors`; its name is what users say."""
+
+    def create(self, *, workers: int | None = None) -> Executor:
+        """At most so many tasks at a time; None: as many as there is room for. It may take options of its own."""
+
+
+def executor_of(on: str | Executor, /, *, workers: int | None = None, address: str | None = None) -> Executor:
+    """The executor that an argument `on=` means.
+
+    Args:
+        on: The name of one, as `"processes"` or `"ray"`, or one that was made already.
+        workers: Tasks at a time.
+        address: Of the cluster, for those that have one.
+
+    Raises:
+        UnknownPluginError: None is called so.
+        TypeError: Options that it does not take, or options beside one that was made already.
+        MissingDependencyError: It needs a package that is not installed.
+
+    Example:
+        >>> executor_of("processes", workers=2)
+        Processes(workers=2)
+    """
+    options = {name: one for name, one in (("workers", workers), ("address", address)) if one is not None}
+    if not isinstance(on, str):
+        if options:
+            raise TypeError(f"{', '.join(options)}: for an executor named by a text; {on!r} was made with its own.")
+        return on
+    plug: ExecutorPlug = plugins.load("executors", on)
+    plugins.check_options(plug.create, options, what=f"The executor {on!r}")
+    return plug.create(**options)  # type: ignore[arg-type]
+
+
+def in_order(
+    executor: Executor,
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    /,
+    *,
+    done: Callable[[Task], object] = lambda _: None,
+) -> list[Result]:
+    """The results of some tasks in the order of the tasks, for work whose results are small.
+
+    Args:
+        executor: What runs them.
+        function: Picklable.
+        tasks: Independent of each other.
+        done: Called with each task that has ended.
+
+    Raises:
+        BaseException: As `Executor.run`.
+
+    Example:
+        >>> in_order(executor_of("processes", workers=1), abs, [-2, 1])
+        [2, 1]
+    """
+    results: dict[int, Result] = {}
+
+    def keep(numbered: tuple[int, Task], result: Result) -> None:
+        results[numbered[0]] = result
+        done(numbered[1])
+
+    executor.run(_OfNumbered(function), list(enumerate(tasks)), done=keep, tick=lambda: None)
+    return [results[number] for number in range(len(tasks))]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfNumbered(Generic[Task, Result]):
+    function: Callable[[Task], Result]
+
+    def __call__(self, numbered: tuple[int, Task], /) -> Result:
+        return self.function(numbered[1])

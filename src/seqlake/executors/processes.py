@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -53,8 +54,9 @@ class Processes:
                 tick()
             return
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context(method))
-        running: dict[Future[Result], Task] = {pool.submit(function, task): task for task in tasks}
+        context = multiprocessing.get_context(method)
+        pool = ProcessPoolExecutor(count, mp_context=context, initializer=_hold, initargs=(pickle.dumps(function),))
+        running: dict[Future[Result], Task] = {pool.submit(_held, task): task for task in tasks}
         try:
             while running:
                 ended, _ = wait(running, timeout=_TICK_SECONDS, return_when=FIRST_COMPLETED)
@@ -73,6 +75,24 @@ class Processes:
             for future, task in running.items():
                 if future.done() and not future.cancelled() and not _failed(future):
                     done(task, future.result())
+
+
+_function: Callable[[Any], Any] | None = None  # what this process is a worker for, sent to it once
+
+
+def _hold(pickled: bytes) -> None:
+    global _function  # noqa: PLW0603 - a worker has one function, and its pool no other place to keep it
+    _function = pickle.loads(pickled)  # noqa: S301 - of the process that started this one
+
+
+def _held(task: Any) -> Any:
+    assert _function is not None
+    return _function(task)
+
+
+def create(*, workers: int | None = None) -> Processes:
+    """The executor that `on="processes"` means."""
+    return Processes(workers=workers)
 
 
 def _cores() -> int:

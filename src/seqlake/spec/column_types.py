@@ -210,7 +210,7 @@ class Trajectory(ColumnType):
 
     Args:
         dim: Numbers per step; None if it is not declared.
-        dtype: The Arrow type of one number.
+        dtype: The type of one number, of Arrow or numpy, or its name, as in `"float64"`.
         units: As in `"rad"`.
         coordinate_frame: As in `"base_link"`.
         fps: Steps per second, where this column has a rate of its own.
@@ -232,14 +232,14 @@ class Trajectory(ColumnType):
         self,
         dim: int | None = None,
         *,
-        dtype: pa.DataType | None = None,
+        dtype: pa.DataType | str | type | None = None,
         units: str | None = None,
         fps: float | None = None,
         shape: Sequence[int] | None = None,
         encoding: str | None = None,
         **fields: Any,
     ) -> None:
-        value_type = pa.float32() if dtype is None else dtype
+        value_type = _number_type("float32" if dtype is None else dtype)
         stored = number_name(value_type) if encoding == "raw" else None
         super().__init__(
             "trajectory", dim=dim, units=units, fps=fps, shape=shape, encoding=encoding, dtype=stored, **fields
@@ -252,6 +252,20 @@ class Trajectory(ColumnType):
         if self.get("encoding") == "raw":
             return pa.binary()
         return pa.list_(pa.list_(self._value_type or pa.float32()))
+
+
+def _number_type(dtype: Any) -> pa.DataType:
+    """The Arrow type of one number, however it is named.
+
+    Raises:
+        InvalidMetadataError: It is none.
+    """
+    try:
+        if not isinstance(dtype, pa.DataType):
+            dtype = pa.type_for_alias(dtype) if isinstance(dtype, str) else pa.from_numpy_dtype(dtype)
+    except (ValueError, TypeError, pa.ArrowException):
+        raise InvalidMetadataError(f"dtype: expected a type of numbers such as 'float32', found {dtype!r}.") from None
+    return dtype
 
 
 def number_name(value_type: pa.DataType, /) -> str:
@@ -503,10 +517,15 @@ class Embedding(ColumnType):
     __slots__ = ()
 
     def __init__(
-        self, dim: int | None = None, *, model: str | None = None, dtype: pa.DataType | None = None, **fields: Any
+        self,
+        dim: int | None = None,
+        *,
+        model: str | None = None,
+        dtype: pa.DataType | str | type | None = None,
+        **fields: Any,
     ) -> None:
         super().__init__("embedding", dim=dim, model=model, **fields)
-        self._value_type = dtype
+        self._value_type = None if dtype is None else _number_type(dtype)
 
     @property
     def arrow(self) -> pa.DataType:

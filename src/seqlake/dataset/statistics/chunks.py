@@ -67,20 +67,24 @@ def pieces(
         columns: Temporal, vector and numeric scalar columns.
         passed: Called whenever a shard has been handed out.
     """
-    schema = source.schema
     for shard in source.shards():
-        rest = list(columns)
-        with closing(shard.open()) as reader:
-            for name in columns:
-                flat = reader.flat(name) if schema[name].category == "temporal" and not schema[name].deep else None
-                if flat is not None:
-                    rest.remove(name)
-                    nulls = int((flat.steps < 0).sum())
-                    for number, block in enumerate(blocks(flat)):
-                        yield partial(_flat_chunk, name, block, 0 if number else nulls)
-        if rest:
-            yield partial(_decoded, shard, schema, rest)
+        yield from pieces_of(shard, source.schema, columns)
         passed()
+
+
+def pieces_of(shard: Shard, schema: Schema, columns: Sequence[str], /) -> Iterator[Callable[[], Iterator[CellBatch]]]:
+    """The pieces of one shard; see `pieces`."""
+    rest = list(columns)
+    with closing(shard.open()) as reader:
+        for name in columns:
+            flat = reader.flat(name) if schema[name].category == "temporal" and not schema[name].deep else None
+            if flat is not None:
+                rest.remove(name)
+                nulls = int((flat.steps < 0).sum())
+                for number, block in enumerate(blocks(flat)):
+                    yield partial(_flat_chunk, name, block, 0 if number else nulls)
+    if rest:
+        yield partial(_decoded, shard, schema, rest)
 
 
 def each(tasks: Iterable[T], work: Callable[[T], R], /, *, workers: int) -> Iterator[R]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from seqlake.dataset.reading.cells import arrow_cell, flat_cell
 from seqlake.dataset.reading.streaming import read
 from seqlake.dataset.statistics.chunks import each
+from seqlake.executors import executor_of, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.dataset.statistics.summary import ColumnStatistics, Statistics
+    from seqlake.executors import Executor
     from seqlake.protocols import Readable, Shard, ShardReader
     from seqlake.spec.schema import Column, Schema
 
@@ -57,7 +60,15 @@ class Outlier:
         return asdict(self)
 
 
-def outliers(source: Readable, stats: Statistics, /, *, top: int = 20, workers: int | None = None) -> list[Outlier]:
+def outliers(
+    source: Readable,
+    stats: Statistics,
+    /,
+    *,
+    top: int = 20,
+    workers: int | None = None,
+    on: str | Executor | None = None,
+) -> list[Outlier]:
     """The sequences that differ most from the others, worst first.
 
     Each temporal column of `stats`, [T] or [T, D], gives a sequence four measures: its largest z-score, its jerk, the
@@ -68,7 +79,8 @@ def outliers(source: Readable, stats: Statistics, /, *, top: int = 20, workers: 
         source: The sequences to rank.
         stats: Of these or of others, as of the training split.
         top: At most so many.
-        workers: Threads; by default one for each processor.
+        workers: Threads, or tasks at a time of what `on` names; by default one for each processor.
+        on: What reads the shards: `"processes"`, `"ray"` or an `Executor`; by default threads of this process.
 
     Raises:
         ValueError: `stats` has no temporal column of the source, or a number out of range.
@@ -87,11 +99,11 @@ def outliers(source: Readable, stats: Statistics, /, *, top: int = 20, workers: 
         raise ValueError(
             "Outliers are found in temporal columns, [T] or [T, D], and the statistics have none of this source's."
         )
-    parts = list(
-        each(
-            source.shards(), lambda shard: _measured(shard, source.schema, stats, names), workers=workers or _threads()
-        )
-    )
+    measure = partial(_measured, schema=source.schema, stats=stats, names=names)
+    if on is None:
+        parts = list(each(source.shards(), measure, workers=workers or _threads()))
+    else:
+        parts = in_order(executor_of(on, workers=workers), measure, source.shards())
     whole = {name: np.concatenate([np.zeros((0, 6)), *(part[name] for part in parts)]) for name in names}
     return _ranked(source, whole, top)
 
@@ -103,7 +115,9 @@ def _threads() -> int:
 # ---- measuring: [rows, 6] of a column: peak, jerk, static, steps, and the dimension and step of the peak
 
 
-def _measured(shard: Shard, schema: Schema, stats: Statistics, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+def _measured(
+    shard: Shard, /, *, schema: Schema, stats: Statistics, names: Sequence[str]
+) -> dict[str, NDArray[np.float64]]:
     with closing(shard.open()) as reader:
         return {name: _of_column(reader, shard.rows, schema[name], stats[name]) for name in names}
 

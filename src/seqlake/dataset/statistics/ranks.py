@@ -8,6 +8,7 @@ numbers are distributed.
 
 from __future__ import annotations
 
+from copy import copy
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ class QuantileSearch:
     """
 
     def __init__(self, dtype: np.dtype[Any], counts: NDArray[np.int64], quantiles: Sequence[float], /) -> None:
-        self._dtype = dtype
+        self.dtype = dtype
         self._quantiles = tuple(quantiles)
         self._counts = counts
         self._keys: NDArray[Any] = np.zeros((len(self._quantiles), len(counts)), _unsigned(dtype))
@@ -72,6 +73,25 @@ class QuantileSearch:
         self._counted: dict[tuple[int, int], NDArray[np.int64]] = {}
         self._begin_group()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
+
+    def blank(self) -> QuantileSearch:
+        """One of the same pass that has seen no numbers, for another process; `absorb` takes in what it sees there."""
+        other = copy(self)
+        other._begin_seeing()  # noqa: SLF001 - of its own class
+        return other
+
+    def absorb(self, other: QuantileSearch, /) -> None:
+        """What another one has seen in this pass counts as seen here."""
+        for place, parts in other._kept.items():
+            self._kept[place] += parts
+        for place, counted in other._counted.items():
+            self._counted[place] += counted
+
     @property
     def wanted(self) -> bool:
         """Whether another pass over all numbers is needed."""
@@ -80,8 +100,8 @@ class QuantileSearch:
     @property
     def values(self) -> NDArray[Any]:
         """[quantiles, D] the numbers found; meaningless where a dimension has none."""
-        values = _from_keys(self._keys, self._dtype)
-        values += self._dtype.type(0)  # minus zero is zero
+        values = _from_keys(self._keys, self.dtype)
+        values += self.dtype.type(0)  # minus zero is zero
         return values
 
     def add(self, *parts: NDArray[Any]) -> None:
@@ -102,7 +122,7 @@ class QuantileSearch:
 
     def _columns(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """[dimensions of this pass, n] the keys of these numbers; turned while they are in the cache."""
-        columns = np.empty((len(self._dims), sum(map(len, parts))), _unsigned(self._dtype))
+        columns = np.empty((len(self._dims), sum(map(len, parts))), _unsigned(self.dtype))
         at = 0
         for part in parts:
             for start in range(0, len(part), _TURNED):
@@ -114,8 +134,8 @@ class QuantileSearch:
         return columns
 
     def _keep(self, dim: int, prefix: int, keys: NDArray[Any]) -> None:
-        if self._level == 0 and self._dtype.kind == "f":
-            keys = keys[np.isfinite(_from_keys(keys, self._dtype))]
+        if self._level == 0 and self.dtype.kind == "f":
+            keys = keys[np.isfinite(_from_keys(keys, self.dtype))]
         elif self._level == 0:
             keys = keys.copy()  # not the whole block
         with self._lock:
@@ -142,8 +162,8 @@ class QuantileSearch:
         targets: dict[int, dict[int, list[int]]] = {dim: {} for dim in self._dims}
         sizes: dict[tuple[int, int], int] = {}
         for (dim, prefix), counted in self._counted.items():
-            if self._level == 0 and self._dtype.kind == "f":
-                counted[_not_finite(self._dtype)] = 0
+            if self._level == 0 and self.dtype.kind == "f":
+                counted[_not_finite(self.dtype)] = 0
             up_to = np.cumsum(counted)
             for number in self._targets[dim][prefix]:
                 digit = int(np.searchsorted(up_to, self._left[number, dim], side="right"))
@@ -179,13 +199,16 @@ class QuantileSearch:
 
     def _begin_pass(self, numbers: int) -> None:
         self._keeping = numbers <= _KEPT
+        self._begin_seeing()
+
+    def _begin_seeing(self) -> None:
         wanted = [(dim, prefix) for dim, by_prefix in self._targets.items() for prefix in by_prefix]
         self._kept = {place: [] for place in wanted}
         self._counted = {} if self._keeping else {place: np.zeros(self._bins, np.int64) for place in wanted}
 
     @property
     def _bits(self) -> int:
-        return 8 * self._dtype.itemsize
+        return 8 * self.dtype.itemsize
 
     @property
     def _bins(self) -> int:

@@ -12,6 +12,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from seqlake.abilities import KeepsDerived, ability
 from seqlake.arguments import DATASET, takes
 from seqlake.dataset.drawing.strips import is_pictures
 from seqlake.dataset.reading.excerpt import Excerpt
-from seqlake.dataset.statistics.chunks import declared_shape, each, kept_dtype, pieces
+from seqlake.dataset.statistics.chunks import declared_shape, each, kept_dtype, pieces, pieces_of
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
 from seqlake.dataset.statistics.ranks import HISTOGRAMS, QuantileSearch, histograms, rank_of
 from seqlake.dataset.statistics.summary import ColumnStatistics, Statistics, finished
 from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
+from seqlake.executors import executor_of, in_order
 from seqlake.files.checksums import digest_of, seal
 from seqlake.media import depth_levels
 from seqlake.spec.schema import is_number
@@ -33,14 +35,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+    from tqdm import tqdm
 
     from seqlake.dataset.statistics.chunks import CellBatch
     from seqlake.dataset.statistics.moments import Moments
-    from seqlake.protocols import Ints, Readable
+    from seqlake.executors import Executor
+    from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Column, Schema
 
 QUANTILES = (0.01, 0.5, 0.99)
 _MOST_WORKERS = 16
+_TASKS = 64  # at most, of an executor: each gives back histograms
 
 
 @takes(source=DATASET)
@@ -50,6 +55,7 @@ def statistics(
     *,
     quantiles: Sequence[float] = QUANTILES,
     workers: int | None = None,
+    on: str | Executor | None = None,
     progress: bool | None = None,
 ) -> Statistics:
     """Count, range, mean, standard deviation and exact quantiles of every step, per column and dimension.
@@ -66,7 +72,8 @@ def statistics(
         source: A dataset, a selection, a scanned format.
         columns: Temporal, vector and numeric scalar columns, images and videos; by default all of them.
         quantiles: From 0 to 1; none, for a single pass.
-        workers: Threads; by default one for each processor.
+        workers: Threads, or tasks at a time of what `on` names; by default one for each processor.
+        on: What reads the shards: `"processes"`, `"ray"` or an `Executor`; by default threads of this process.
         progress: Show a bar on stderr; None: where stderr is a terminal.
 
     Raises:
@@ -89,6 +96,7 @@ def statistics(
     if workers is not None and workers < 1:
         raise ValueError(f"Expected at least one worker, found {workers}.")
     threads = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
+    executor = None if on is None else executor_of(on, workers=workers)
     kept = _read(source)
     missing = [name for name in names if name not in kept or not set(points) <= set(kept[name].quantiles)]
     if missing:
@@ -96,9 +104,11 @@ def statistics(
         visual = [name for name in missing if is_pictures(source.schema[name])]
         numeric = [name for name in missing if name not in visual]
         if numeric:
-            kept |= _Scan(source, numeric, sorted(every), workers=threads, progress=progress).run()
+            kept |= _Scan(source, numeric, sorted(every), workers=threads, executor=executor, progress=progress).run()
         for name in visual:
-            kept[name] = statistics_of(source, name, sorted(every), workers=threads, progress=progress)
+            kept[name] = statistics_of(
+                source, name, sorted(every), workers=threads, executor=executor, progress=progress
+            )
         _write(source, kept)
     return Statistics({name: _with_points(kept[name], points) for name in names}, rows=_rows(source))
 
@@ -134,12 +144,20 @@ class _Scan:
     """The passes over some columns of a source."""
 
     def __init__(
-        self, source: Readable, names: Sequence[str], points: Sequence[float], *, workers: int, progress: bool | None
+        self,
+        source: Readable,
+        names: Sequence[str],
+        points: Sequence[float],
+        *,
+        workers: int,
+        executor: Executor | None,
+        progress: bool | None,
     ) -> None:
         self.source = source
         self.names = names
         self.points = points
         self.workers = workers
+        self.executor = executor
         self.progress = progress
 
     def run(self) -> dict[str, ColumnStatistics]:
@@ -176,13 +194,16 @@ class _Scan:
         """Of each column [quantiles, D]."""
         ranks = {name: QuantileSearch(moments[name].min.dtype, moments[name].count, self.points) for name in names}
 
-        def add(chunk: CellBatch) -> None:
-            if chunk.parts:
-                ranks[chunk.column].add(*_flat(chunk, moments[chunk.column].min.dtype))
-
         while wanted := [name for name in names if ranks[name].wanted]:
-            for _ in self._over(wanted, add, "quantiles"):
-                pass
+            if self.executor is None:
+                look = _QuantileLook({name: ranks[name] for name in wanted})
+                for _ in self._over(wanted, look, "quantiles"):
+                    pass
+            else:
+                blank = _QuantileLook({name: ranks[name].blank() for name in wanted})
+                for parts in self._elsewhere(wanted, partial(_ranked, look=blank), "quantiles"):
+                    for name, part in parts.items():
+                        ranks[name].absorb(part)
             for name in wanted:
                 ranks[name].end_pass()
         return {name: ranked.values for name, ranked in ranks.items()}
@@ -194,12 +215,7 @@ class _Scan:
         shapes: dict[str, tuple[int, ...]] = {}
         parts: dict[str, list[Moments]] = {name: [] for name in self.names}
 
-        def look(chunk: CellBatch) -> tuple[str, int, tuple[int, ...] | None, Moments | None]:
-            if not chunk.parts:
-                return chunk.column, chunk.nulls, None, None
-            some = moments(*_flat(chunk, kept_dtype(schema[chunk.column])))
-            return chunk.column, chunk.nulls, chunk.parts[0].shape[1:], some
-
+        look = _MomentsLook({name: kept_dtype(schema[name]) for name in self.names})
         for name, without, shape, some in self._over(self.names, look, "moments"):
             nulls[name] += without
             if shape is None or some is None:
@@ -219,15 +235,74 @@ class _Scan:
 
     def _over(self, names: Sequence[str], look: Callable[[CellBatch], Any], what: str) -> Iterator[Any]:
         """What `look` makes of every chunk, in their order."""
-        from tqdm import tqdm
+        if self.executor is not None:
+            for some in self._elsewhere(names, partial(_looked, look=look), what):
+                yield from some
+            return
 
         def work(piece: Callable[[], Iterator[CellBatch]]) -> list[Any]:
             return [look(chunk) for chunk in piece()]
 
-        hidden = None if self.progress is None else not self.progress
-        with tqdm(total=len(self.source.shards()), desc=what, unit=" shards", disable=hidden) as bar:
+        with self._bar(what) as bar:
             for done in each(pieces(self.source, names, passed=bar.update), work, workers=self.workers):
                 yield from done
+
+    def _elsewhere(self, names: Sequence[str], work: Callable[..., Any], what: str) -> list[Any]:
+        """What `work` makes of runs of neighbouring shards, in their order, where the executor runs it."""
+        shards = self.source.shards()
+        cuts = [len(shards) * number // _TASKS for number in range(_TASKS + 1)]
+        tasks = [shards[start:stop] for start, stop in pairwise(cuts) if start < stop]
+        assert self.executor is not None
+        with self._bar(what) as bar:
+            run = partial(work, schema=self.source.schema, names=tuple(names))
+            return in_order(self.executor, run, tasks, done=lambda some: bar.update(len(some)))
+
+    def _bar(self, what: str) -> tqdm[Any]:
+        from tqdm import tqdm
+
+        hidden = None if self.progress is None else not self.progress
+        return tqdm(total=len(self.source.shards()), desc=what, unit=" shards", disable=hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class _MomentsLook:
+    """What a chunk says of range, mean and deviation."""
+
+    dtypes: Mapping[str, np.dtype[Any]]
+
+    def __call__(self, chunk: CellBatch, /) -> tuple[str, int, tuple[int, ...] | None, Moments | None]:
+        if not chunk.parts:
+            return chunk.column, chunk.nulls, None, None
+        some = moments(*_flat(chunk, self.dtypes[chunk.column]))
+        return chunk.column, chunk.nulls, chunk.parts[0].shape[1:], some
+
+
+@dataclass(frozen=True, slots=True)
+class _QuantileLook:
+    """Shows chunks to the searches of their columns."""
+
+    ranks: Mapping[str, QuantileSearch]
+
+    def __call__(self, chunk: CellBatch, /) -> None:
+        if chunk.parts:
+            search = self.ranks[chunk.column]
+            search.add(*_flat(chunk, search.dtype))
+
+
+def _looked(
+    shards: Sequence[Shard], /, *, schema: Schema, names: Sequence[str], look: Callable[[CellBatch], Any]
+) -> list[Any]:
+    """What `look` makes of the chunks of some shards; an executor's task."""
+    return [look(chunk) for shard in shards for piece in pieces_of(shard, schema, names) for chunk in piece()]
+
+
+def _ranked(
+    shards: Sequence[Shard], /, *, schema: Schema, names: Sequence[str], look: _QuantileLook
+) -> Mapping[str, QuantileSearch]:
+    """Searches that have seen the numbers of some shards; an executor's task."""
+    fresh = _QuantileLook({name: search.blank() for name, search in look.ranks.items()})  # a task may be run again
+    _looked(shards, schema=schema, names=names, look=fresh)
+    return fresh.ranks
 
 
 def _flat(chunk: CellBatch, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
@@ -296,7 +371,14 @@ class _Counted:
 
 
 def statistics_of(
-    source: Readable, name: str, points: Sequence[float], /, *, workers: int, progress: bool | None = None
+    source: Readable,
+    name: str,
+    points: Sequence[float],
+    /,
+    *,
+    workers: int,
+    executor: Executor | None = None,
+    progress: bool | None = None,
 ) -> ColumnStatistics:
     """The statistics of a column of pictures, values scaled to [0, 1]; of depth maps the metres that were measured.
 
@@ -305,6 +387,7 @@ def statistics_of(
         name: The column.
         points: Quantiles.
         workers: Threads.
+        executor: What looks at the sequences, in place of threads.
         progress: As for `statistics`.
 
     Raises:
@@ -323,9 +406,14 @@ def statistics_of(
     hidden = None if progress is None else not progress
     total: _Counted | None = None
     with tqdm(total=len(chosen), desc=f"pictures of {name}", unit=" sequences", disable=hidden) as bar:
-        for counted in each(chosen.tolist(), look, workers=workers):
-            total = _joined(total, counted, name)
-            bar.update()
+        rows_of = chosen.tolist()
+        if executor is None:
+            for counted in each(rows_of, look, workers=workers):
+                total = _joined(total, counted, name)
+                bar.update()
+        else:
+            for counted in in_order(executor, look, rows_of, done=lambda _: bar.update()):
+                total = _joined(total, counted, name)
     return _finished(total, column, points, nulls=int(len(there) - there.sum()))
 
 

@@ -12,6 +12,7 @@ from seqlake.dataset import opening
 from seqlake.dataset.reading import plain
 from seqlake.dataset.validation.checking import report, unreadable
 from seqlake.errors import CorruptFileError, InvalidMetadataError, SchemaMismatchError, SeqlakeError
+from seqlake.executors import executor_of
 from seqlake.files.reading import BlobFile
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.spec.findings import Finding, Report
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from seqlake.dataset.selection import Selection
+    from seqlake.executors import Executor
     from seqlake.protocols import Depth, Version
 
 
@@ -31,6 +33,8 @@ def validate(
     depth: Depth = "files",
     version: Version | int | str | None = None,
     storage: Mapping[str, str] | None = None,
+    on: str | Executor | None = None,
+    workers: int | None = None,
 ) -> Report:
     """Check a dataset, or the rows of a selection, against the format.
 
@@ -42,6 +46,8 @@ def validate(
             SHA-256. `decode`: also every frame, picture and sample is decoded.
         version: Of a location: this version instead of the newest.
         storage: Of a location: options of its store.
+        on: What looks at files: `"processes"`, `"ray"` or an `Executor`; by default threads of this process.
+        workers: Tasks at a time of what `on` names.
 
     Returns:
         Every finding; nothing is raised for what is wrong with the data.
@@ -56,10 +62,11 @@ def validate(
         report.raise_for_errors()
         ```
     """
+    executor = None if on is None else executor_of(on, workers=workers)
     if not isinstance(source, str | os.PathLike):
-        return report(source, depth=depth)
+        return report(source, depth=depth, executor=executor)
     try:
-        return report(opening.open(source, version=version, storage=storage), depth=depth)
+        return report(opening.open(source, version=version, storage=storage), depth=depth, executor=executor)
     except (InvalidMetadataError, SchemaMismatchError, CorruptFileError) as error:
         location = opening.place_of(source)
         reasons = list(_why_not(location, error, storage))

@@ -11,15 +11,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, get_args
 
+import numpy as np
 import pyarrow as pa
 
 from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, ability
 from seqlake.dataset import progress
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.streaming import one_shard
-from seqlake.dataset.validation.files import FileWalk
+from seqlake.dataset.validation.files import FileWalk, seen
 from seqlake.dataset.validation.looking import FileContext
 from seqlake.errors import SchemaMismatchError, SeqlakeError
+from seqlake.executors import in_order
 from seqlake.protocols import Depth
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
@@ -41,10 +43,12 @@ from seqlake.spec.schema import Column, Schema
 from seqlake.windows.clock import dataset_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from seqlake.executors import Executor
     from seqlake.protocols import Copied, Readable, Shard
     from seqlake.spec.alignment import Clock
+    from seqlake.spec.rules.facts import CellFacts
 
 
 def unreadable(error: Exception, place: str, /) -> Finding:
@@ -76,7 +80,9 @@ class RowWalk:
     ids: SeenIds = field(default_factory=SeenIds)
     references: References = field(default_factory=References)
 
-    def shard(self, shard: Shard, location: str) -> Iterator[Finding]:
+    def shard(
+        self, shard: Shard, location: str, ahead: Iterator[Mapping[str, CellFacts]] | None = None
+    ) -> Iterator[Finding]:
         """The findings of one shard's rows; those of their files may come with a later shard."""
         if location in self.reported:
             return
@@ -90,18 +96,25 @@ class RowWalk:
             place = replace(self.place, copied={} if self.files is None else self.copied(shard.key))
             start = 0
             for batch in one_shard(stored, names):
-                yield from self._rows(batch, location, start, place)
+                yield from self._rows(batch, location, start, place, ahead)
                 start += batch.num_rows
         except (SeqlakeError, OSError, pa.ArrowException) as error:
             yield unreadable(error, location)
 
-    def _rows(self, rows: pa.RecordBatch, location: str, start: int, place: FileContext) -> Iterator[Finding]:
+    def _rows(
+        self,
+        rows: pa.RecordBatch,
+        location: str,
+        start: int,
+        place: FileContext,
+        ahead: Iterator[Mapping[str, CellFacts]] | None,
+    ) -> Iterator[Finding]:
         batch = Batch(rows=rows, schema=self.schema, location=location, start=start, clock=self.clock)
         yield from check_rows(batch, self.ids)
         yield from check_references(batch, self.references)
         gather_constant(batch, self.notes)
         if self.files is not None:
-            yield from self.files.look(batch, place)
+            yield from self.files.look(batch, place, ahead)
 
 
 def as_stored(shard: Shard, schema: Schema) -> Shard:
@@ -131,7 +144,46 @@ def _misfits(shard: Shard, names: list[str]) -> Iterator[tuple[str, SchemaMismat
 DEPTHS: tuple[Depth, ...] = get_args(Depth)
 
 
-def report(selection: Readable, /, *, depth: Depth) -> Report:
+_ROWS_OF_TASK = 64  # whose files one task of an executor looks at
+_TASKS_AT_ONCE = 1024  # whose facts wait in memory
+
+
+@dataclass(frozen=True, slots=True)
+class _FileTask:
+    """Some rows of a shard whose files are looked at elsewhere."""
+
+    number: int  # of the shard
+    shard: Shard
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class _FileLook:
+    """Looks at the files of some rows: what an executor runs."""
+
+    selection: Excerpt
+    reported: frozenset[str]
+    deep: bool
+
+    def __call__(self, task: _FileTask, /) -> list[dict[str, CellFacts]]:
+        """Row by row; fewer than there are where the shard cannot be read, which the walk itself meets."""
+        schema, source = self.selection.schema, self.selection.source
+        facts: list[dict[str, CellFacts]] = []
+        stored = as_stored(task.shard, schema)
+        try:
+            misfits = {name for name, _ in _misfits(stored, list(schema.names))}
+            names = [name for name in schema.names if name not in misfits]
+            place = replace(file_context(self.selection, self.reported), copied=_copied(source, task.shard.key))
+            rows = Rows(stored, np.arange(task.start, task.stop, dtype=np.int64))
+            batches = (Batch(rows=batch, schema=schema) for batch in one_shard(rows, names))
+            facts += seen(batches, place, deep=self.deep)
+        except (SeqlakeError, OSError, pa.ArrowException):
+            pass
+        return facts
+
+
+def report(selection: Readable, /, *, depth: Depth, executor: Executor | None = None) -> Report:
     """Check the rows of a selection against the format; see `validate`.
 
     Raises:
@@ -139,10 +191,10 @@ def report(selection: Readable, /, *, depth: Depth) -> Report:
     """
     if depth not in DEPTHS:
         raise ValueError(f"A depth is one of {', '.join(DEPTHS)}; found {depth!r}.")
-    return Report(_findings(Excerpt.of(selection), depth), subject=selection.root, depth=depth)
+    return Report(_findings(Excerpt.of(selection), depth, executor), subject=selection.root, depth=depth)
 
 
-def _findings(selection: Excerpt, depth: Depth) -> Iterator[Finding]:
+def _findings(selection: Excerpt, depth: Depth, executor: Executor | None) -> Iterator[Finding]:
     schema = selection.schema
     yield from check_metadata(schema.metadata.to_json())
     samples = schema.id is None and "source" in schema.metadata.extra  # of another format, whose rows need no id
@@ -153,19 +205,12 @@ def _findings(selection: Excerpt, depth: Depth) -> Iterator[Finding]:
             reported.add(finding.location)
         yield finding
     if depth != "metadata":
-        yield from _rows(selection, depth, reported)
+        yield from _rows(selection, depth, reported, executor)
 
 
-def _rows(selection: Excerpt, depth: Depth, reported: set[str]) -> Iterator[Finding]:
+def _rows(selection: Excerpt, depth: Depth, reported: set[str], executor: Executor | None) -> Iterator[Finding]:
     schema, notes, source = selection.schema, Gathered(), selection.source
-    place = FileContext(
-        root=selection.root,
-        storage=selection.storage,
-        allow_outside=selection.allow_outside,
-        packets=selection.access.kept_packets,
-        copied={},
-        reported=frozenset(reported),
-    )
+    place = file_context(selection, frozenset(reported))
     with ExitStack() as stack:
         clock, files, shards = _clock(selection), None, selection.shards()
         if depth != "rows":
@@ -175,11 +220,63 @@ def _rows(selection: Excerpt, depth: Depth, reported: set[str]) -> Iterator[Find
         walk = RowWalk(
             schema=schema, clock=clock, reported=reported, notes=notes, place=place, copied=known, files=files
         )
-        for shard in progress.over(shards, "validate") if files is None else shards:
-            yield from walk.shard(shard, _location(shard, source))
+        if files is None or executor is None:
+            for shard in progress.over(shards, "validate") if files is None else shards:
+                yield from walk.shard(shard, _location(shard, source))
+        else:
+            look = _FileLook(selection, frozenset(reported), depth == "decode")
+            ahead = _Ahead(executor, look, shards)
+            for number, shard in enumerate(shards):
+                yield from walk.shard(shard, _location(shard, source), ahead.of(number))
         if files is not None:
             yield from files.finish()
     yield from check_notes(notes)
+
+
+class _Ahead:
+    """What executors see of files, some shards ahead of the walk."""
+
+    def __init__(self, executor: Executor, look: _FileLook, shards: Sequence[Shard]) -> None:
+        self._executor = executor
+        self._look = look
+        self._shards = shards
+        self._facts: dict[int, list[dict[str, CellFacts]]] = {}
+        self._next = 0  # shard that is looked at next
+
+    def of(self, number: int) -> Iterator[Mapping[str, CellFacts]]:
+        """The rows of one shard, in order; shards are asked for in theirs."""
+        while number >= self._next:
+            self._fill()
+        return iter(self._facts.pop(number))
+
+    def _fill(self) -> None:
+        tasks: list[_FileTask] = []
+        while self._next < len(self._shards) and len(tasks) < _TASKS_AT_ONCE:
+            shard, number = self._shards[self._next], self._next
+            self._facts[number] = []
+            tasks += [
+                _FileTask(number, shard, start, min(start + _ROWS_OF_TASK, shard.rows))
+                for start in range(0, shard.rows, _ROWS_OF_TASK)
+            ]
+            self._next += 1
+        whole = True  # what follows a gap would stand at the wrong rows
+        for task, facts in zip(tasks, in_order(self._executor, self._look, tasks), strict=True):
+            whole = whole or task.start == 0
+            if whole:
+                self._facts[task.number] += facts
+            whole = whole and len(facts) == task.stop - task.start
+
+
+def file_context(selection: Excerpt, reported: frozenset[str], /) -> FileContext:
+    """Where the files of a selection's rows are looked for."""
+    return FileContext(
+        root=selection.root,
+        storage=selection.storage,
+        allow_outside=selection.allow_outside,
+        packets=selection.access.kept_packets,
+        copied={},
+        reported=reported,
+    )
 
 
 def _copied(source: Readable, shard: str) -> Mapping[str, Copied]:

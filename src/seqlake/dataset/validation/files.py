@@ -42,7 +42,7 @@ from seqlake.spec.schema import is_list
 from seqlake.windows.sources import inline_blob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from av.video.frame import VideoFrame
@@ -245,25 +245,28 @@ class FileWalk:
         rated = any(own_rate(one) is not None for one in columns if one.category in {"temporal", "frames"})
         return not rated and any(own_rate(one) is not None for one in columns if one.medium is not None)
 
-    def look(self, batch: Batch, place: FileContext) -> Iterator[Finding]:
-        """Look at the files of some rows; the findings are of these rows or of rows before."""
-        names = [*batch.columns("file", "frames"), *batch.inline]
+    def look(
+        self, batch: Batch, place: FileContext, ahead: Iterator[Mapping[str, CellFacts]] | None = None
+    ) -> Iterator[Finding]:
+        """Look at the files of some rows; the findings are of these rows or of rows before.
+
+        `ahead` has what others have seen of the next rows, as `seen` gives it; where it ends they are looked at.
+        """
         steps = {name: batch.steps(name) for name in self._listed(batch)}
         scalars = {name: _scalars(batch, name) for name in ("length", "duration_seconds")}
-        for row in range(batch.rows.num_rows):
-            cells = {name: batch.rows.column(name)[row] for name in names}
-            there = {name: cell for name, cell in cells.items() if cell.is_valid}
+        for row, there in enumerate(_there(batch)):
             observed = Observed(
                 steps={name: counts[row] for name, counts in steps.items()},
                 length=_whole(scalars["length"][row]),
                 duration_seconds=scalars["duration_seconds"][row],
             )
+            known = None if ahead is None else next(ahead, None)
+            cells = {
+                name: self._submit(cell, name, place) if known is None else _answered(known[name])
+                for name, cell in there.items()
+            }
             self._rows.append(
-                _Row(
-                    places={name: batch.place(row, name) for name in there},
-                    cells={name: self._submit(cell, name, place) for name, cell in there.items()},
-                    observed=observed,
-                )
+                _Row(places={name: batch.place(row, name) for name in there}, cells=cells, observed=observed)
             )
             self._waiting += len(there)
             yield from self._judged(_AHEAD * self._threads)
@@ -324,6 +327,31 @@ class FileWalk:
             clock = clock_of(self._schema, observed=[row.observed for row in waiting])
             self._clock = clock if clock.rate is not None else self._clock
         yield from chain.from_iterable(check_row(row, self._clock) for row in waiting)
+
+
+def _there(batch: Batch) -> Iterator[dict[str, pa.Scalar]]:
+    """Of each row the cells that name files, or hold some."""
+    names = [*batch.columns("file", "frames"), *batch.inline]
+    for row in range(batch.rows.num_rows):
+        cells = {name: batch.rows.column(name)[row] for name in names}
+        yield {name: cell for name, cell in cells.items() if cell.is_valid}
+
+
+def _answered(facts: CellFacts) -> Future[CellFacts]:
+    known: Future[CellFacts] = Future()
+    known.set_result(facts)
+    return known
+
+
+def seen(batches: Iterable[Batch], place: FileContext, /, *, deep: bool) -> Iterator[dict[str, CellFacts]]:
+    """What is behind the cells of some rows, row by row, for a `FileWalk` elsewhere."""
+    reader = CellReader(deep=deep, stop=Event())
+    for batch in batches:
+        for cells in _there(batch):
+            yield {
+                name: reader.facts(cell, batch.schema[name].type or ColumnType("file"), place)
+                for name, cell in cells.items()
+            }
 
 
 def _scalars(batch: Batch, name: str) -> list[Any]:

@@ -1,0 +1,82 @@
+"""Verbs give the same on threads of this process, on processes and on Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import seqlake as sl
+from seqlake.executors.processes import Processes
+
+EXECUTORS = ["processes", "ray"]
+
+
+@pytest.fixture(params=EXECUTORS)
+def on(request):
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    """Several shards, films, one film too short and one missing."""
+    place = tmp_path_factory.mktemp("recorded") / "ds"
+    schema = {
+        "cam": sl.Video(fps=10),
+        "action": sl.Trajectory(dim=3, fps=10),
+        "count": sl.Trajectory(dim=1, fps=10, dtype="int64"),
+    }
+    ds = sl.create(place, sl.Schema(schema))
+    rng = np.random.default_rng(0)
+    for shard in range(4):
+        with ds.writer() as writer:
+            for row in range(3):
+                steps = 8 + row
+                writer.add(
+                    f"ep_{shard}_{row}",
+                    cam=rng.integers(0, 255, (steps - (shard == row == 1), 32, 32, 3), dtype=np.uint8),
+                    action=rng.normal(size=(steps, 3)).astype(np.float32),
+                    count=rng.integers(-9, 9, (steps, 1)),
+                )
+    gone = next(iter(ds[5:6]))["cam"].location
+    Path(gone).unlink()
+    return place
+
+
+def test_statistics_are_the_same(recorded, on, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ds = sl.open(recorded).where("sequence_id != 'ep_1_2'")
+    for some in (ds, ds.select("action", "count")):
+        columns = ["action", "count", *(["cam"] if "cam" in some.schema else [])]
+        here = sl.statistics(some, columns, quantiles=(0.1, 0.5, 0.9))
+        there = sl.statistics(some[::1], columns, quantiles=(0.1, 0.5, 0.9), on=on, workers=2)
+        assert here.to_json() == there.to_json()
+    assert sl.outliers(ds, here) == sl.outliers(ds, here, on=on, workers=2)
+
+
+@pytest.mark.parametrize("depth", ["rows", "files", "decode"])
+def test_findings_are_the_same(recorded, on, depth) -> None:
+    here = sl.validate(recorded, depth=depth)
+    there = sl.validate(recorded, depth=depth, on=on, workers=2)
+    assert [one.to_json() for one in here] == [one.to_json() for one in there]
+    assert bool(here.errors) == (depth != "rows")
+
+
+def test_quantiles_of_many_numbers_come_of_histograms(tmp_path, monkeypatch) -> None:
+    """Few numbers are kept and sorted, many counted: both kinds of search go to other processes and back."""
+    monkeypatch.setattr("seqlake.dataset.statistics.ranks._KEPT", 16)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rng = np.random.default_rng(1)
+    rows = [{"sequence_id": f"{n}", "x": rng.normal(size=(40, 2)).astype(np.float32)} for n in range(6)]
+    ds = sl.create(tmp_path / "ds", sl.Schema({"x": sl.Trajectory(dim=2)}))
+    for row in rows:
+        ds.append([row])
+    numbers = np.concatenate([row["x"] for row in rows])
+    stats = sl.statistics(ds, ["x"], quantiles=(0.25, 0.75), on=Processes(workers=1))
+    for point in (0.25, 0.75):
+        assert np.array_equal(
+            stats["x"].quantiles[point], np.quantile(numbers, point, axis=0, method="inverted_cdf").astype(np.float32)
+        )
