@@ -40,6 +40,7 @@ _HOME = {
     "assign_splits": "dataset.reshaping",
     "clock_of": "spec.alignment",
     "compact": "dataset.reshaping",
+    "compute": "computing",
     "contact_sheet": "dataset.drawing",
     "convert": "conversion.convert",
     "create": "dataset.opening",

@@ -34,8 +34,8 @@ def over(items: Sequence[Item], what: str, /, *, unit: str = "shards") -> Iterat
 
 
 @contextmanager
-def counting(total: int, what: str, /, *, unit: str) -> Iterator[Callable[[], object]]:
-    """A function to be called for each of so many things that are done; shown as `over` shows it."""
+def counting(total: int, what: str, /, *, unit: str) -> Iterator[Callable[..., object]]:
+    """A function to be called for each of so many things that are done, or with how many; shown as `over` shows it."""
     from tqdm import tqdm
 
     wanted = _SHOWN.get()

@@ -53,13 +53,21 @@ class ExecutorPlug(Protocol):
         """At most so many tasks at a time; None: as many as there is room for. It may take options of its own."""
 
 
-def executor_of(on: str | Executor, /, *, workers: int | None = None, address: str | None = None) -> Executor:
+def executor_of(
+    on: str | Executor,
+    /,
+    *,
+    workers: int | None = None,
+    address: str | None = None,
+    gpus: float | None = None,
+) -> Executor:
     """The executor that an argument `on=` means.
 
     Args:
         on: The name of one, as `"processes"` or `"ray"`, or one that was made already.
         workers: Tasks at a time.
         address: Of the cluster, for those that have one.
+        gpus: GPUs that one task needs, for those that count them.
 
     Raises:
         UnknownPluginError: None is called so.
@@ -70,7 +78,8 @@ def executor_of(on: str | Executor, /, *, workers: int | None = None, address: s
         >>> executor_of("processes", workers=2)
         Processes(workers=2)
     """
-    options = {name: one for name, one in (("workers", workers), ("address", address)) if one is not None}
+    given = {"workers": workers, "address": address, "gpus": gpus}
+    options = {name: one for name, one in given.items() if one is not None}
     if not isinstance(on, str):
         if options:
             raise TypeError(f"{', '.join(options)}: for an executor named by a text; {on!r} was made with its own.")

@@ -95,9 +95,9 @@ class Ray:
         return min(_MOST_WAITING, 2 * max(1, int(min(room, default=1))))
 
 
-def create(*, workers: int | None = None, address: str | None = None) -> Ray:
+def create(*, workers: int | None = None, address: str | None = None, gpus: float = 0) -> Ray:
     """The executor that `on="ray"` means."""
-    return Ray(workers=workers, address=address)
+    return Ray(workers=workers, address=address, gpus=gpus)
 
 
 def _call(function: Callable[[Any], Any], task: Any) -> Any:

@@ -87,6 +87,13 @@ def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | Mapping[s
     return _finish(dataset, staging, change)
 
 
+def fill(dataset: OpenDataset, given: Given, /) -> Version:
+    """Change cells of any kind, which name no files, of rows that are there."""
+    staging = Staging(dataset.table, dataset.schema, shape=ShardShape())
+    rows = rows_of(dataset, _ids(given, dataset.schema), but="nothing was changed")
+    return _finish(dataset, staging, lambda: change_cells(staging, dataset.source, dataset.schema, given, rows))
+
+
 def delete(dataset: OpenDataset, where: str | None = None, /, *, ids: Iterable[str] | None = None) -> Version:
     """Remove rows; what `Dataset.delete` does."""
     if (where is None) == (ids is None):

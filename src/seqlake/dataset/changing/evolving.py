@@ -86,6 +86,29 @@ def label(dataset: OpenDataset, labels: pa.Table, /) -> Version:
     return replayed(dataset, change)
 
 
+def fill(dataset: OpenDataset, columns: Mapping[str, Column], table: pa.Table, /) -> Version:
+    """Put computed cells of any kind into columns by id, as one commit: those that are not there are added.
+
+    Args:
+        dataset: Changed in its newest version, which it then shows.
+        columns: The columns to fill.
+        table: Ids and these columns, in logical types; sequences that are gone meanwhile are left out.
+
+    Raises:
+        SchemaMismatchError: A column breaks a rule of the format.
+    """
+
+    def change() -> Version:
+        ids = table.column(str(dataset.schema.id)).to_pylist()
+        there = table.filter(pa.array(Excerpt.of(dataset).find_ids(ids) >= 0))
+        new = {name: column for name, column in columns.items() if name not in dataset.schema}
+        if new:
+            return _added(dataset, new, lambda _: Given(cells=there) if len(there) else None)
+        return changes.fill(dataset, Given(cells=there))
+
+    return replayed(dataset, change)
+
+
 def _added(
     dataset: OpenDataset,
     kinds: Mapping[str, pa.DataType | pa.Field | ColumnType | Column],
