@@ -148,6 +148,28 @@ def test_encoded_values_are_stored_plain(tmp_path, cells) -> None:
     same(sl.convert(ds, tmp_path / "out", workers=1, progress=False), cells.to_pylist())
 
 
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view, lambda inner: pa.list_(pa.list_(inner))])
+def test_lists_of_nulls_go_through_every_verb(kind, tmp_path) -> None:
+    cells = pa.array([[None, None]] * 3, pa.list_(pa.null()))
+    if kind(pa.null()) != cells.type:
+        ends = pa.array([0, 2, 4, 6], pa.int32())
+        cells = {
+            pa.large_list(pa.null()): lambda: pa.LargeListArray.from_arrays(ends.cast(pa.int64()), pa.nulls(6)),
+            pa.list_view(pa.null()): lambda: pa.ListViewArray.from_arrays(
+                ends[:3], pa.array([2] * 3, "i4"), pa.nulls(6)
+            ),
+            pa.list_(pa.list_(pa.null())): lambda: pa.ListArray.from_arrays(
+                ends, pa.ListArray.from_arrays(pa.array(range(0, 14, 2), "i4"), pa.nulls(12))
+            ),
+        }[kind(pa.null())]()
+    action = pa.array([[[0.0, 1.0], [2.0, 3.0]]] * 3, pa.list_(pa.list_(pa.float32())))
+    table = pa.table({"sequence_id": ["a", "b", "c"], "action": action, "x": cells})
+    (tmp_path / "ds" / "data").mkdir(parents=True)
+    pq.write_table(table, tmp_path / "ds" / "data" / "part-0.parquet")
+    (tmp_path / "ds" / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    verbs(sl.open(tmp_path / "ds"), cells.to_pylist(), tmp_path)
+
+
 @pytest.mark.parametrize(
     "kind",
     [pa.month_day_nano_interval(), pa.list_(pa.month_day_nano_interval()), pa.dense_union([pa.field("a", "i4")])],

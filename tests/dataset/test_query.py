@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -364,3 +365,26 @@ def test_what_ends_the_reading_of_rows_is_not_called_a_query(tmp_path, monkeypat
             ask()
         assert caught.value.args == error.args
     assert ds.refresh().id == 1
+
+
+def test_times_with_a_zone_mean_the_same_wherever_the_machine_is(tmp_path) -> None:
+    """Their parts are asked for in UTC; what depends on the moment of asking is refused."""
+    times = pa.array([0, 3_600, 86_399], pa.timestamp("s", "UTC"))
+    folder(tmp_path / "plain", pa.table({"sequence_id": ["a", "b", "c"], "stamp": times}))
+    code = (
+        "import sys, seqlake as sl; ds = sl.scan(sys.argv[1]);"
+        "print(ds.where('hour(stamp) = 1 OR day(stamp - INTERVAL 1 DAY) = 30').to_arrow()['sequence_id'].to_pylist(),"
+        " ds.sql('SELECT hour(stamp) FROM dataset ORDER BY stamp').fetchall())"
+    )
+    for zone in ("UTC", "America/New_York", "Asia/Kolkata"):
+        answer = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "plain")],
+            env={**os.environ, "TZ": zone},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert answer.strip() == "['b'] [(0,), (1,), (23,)]", zone
+    for text in ("age(stamp) > INTERVAL 1 DAY", "stamp < now()", "stamp > today()"):
+        with pytest.raises(QueryError, match="changes from call to call"):
+            sl.scan(str(tmp_path / "plain")).where(text)

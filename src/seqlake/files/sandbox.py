@@ -144,7 +144,7 @@ def connect(
     connection = duckdb.connect(path, read_only=read_only, config={**CLOSED, **settings})
     try:
         if utc:
-            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute("SET GLOBAL TimeZone = 'UTC'")  # of cursors too
         connection.execute("SET lock_configuration = true")
     except BaseException:
         connection.close()

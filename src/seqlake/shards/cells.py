@@ -70,7 +70,7 @@ def cast(array: pa.Array, target: pa.DataType, /, *, column: str) -> pa.Array:
             return _from_raw(array, target)
         if is_list(array.type) and pa.types.is_binary(target) and numpy_type_of(array.type) is not None:
             return _to_raw(array)
-        return array.cast(target)
+        return recast(array, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatchError(
             f"Column {column!r}: expected {target}, found {array.type} that does not fit ({error}).",
@@ -86,6 +86,23 @@ def without_list_views(array: pa.Array, /) -> pa.Array:
     lengths = list_lengths(array)
     large = int(lengths.clip(0).sum()) > _MOST_VALUES
     return listed(lengths, values, pa.large_list(values.type) if large else pa.list_(values.type))
+
+
+def recast(array: pa.Array, kind: pa.DataType, /) -> pa.Array:
+    """As `array.cast(kind)`, but that of lists of nulls, which loses values in pyarrow.
+
+    Example:
+        >>> recast(pa.array([[None, None]]), pa.list_(pa.field("element", pa.null()))).to_pylist()
+        [[None, None]]
+    """
+    if array.type == kind:
+        return array
+    inner = kind
+    while is_list(inner):
+        inner = inner.value_type
+    if not (pa.types.is_null(inner) and is_list(kind) and is_list(array.type)):
+        return array.cast(kind)
+    return listed(list_lengths(array), recast(array.flatten(), kind.value_type), kind)
 
 
 def list_lengths(array: pa.Array, /) -> Ints:
@@ -357,5 +374,5 @@ def takeable(batch: pa.RecordBatch, /) -> pa.RecordBatch:
     kinds = [without_views(one.type) for one in lists]
     if all(kind == field.type for kind, field in zip(kinds, batch.schema, strict=True)):
         return batch
-    arrays = [array.cast(kind) for array, kind in zip(lists, kinds, strict=True)]
+    arrays = [recast(array, kind) for array, kind in zip(lists, kinds, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)

@@ -21,7 +21,7 @@ from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
 from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.files.checksums import crc32
 from seqlake.protocols import Flat
-from seqlake.shards.cells import from_flat, gather, list_lengths, numpy_type_of, step_type, takeable
+from seqlake.shards.cells import from_flat, gather, list_lengths, numpy_type_of, recast, step_type, takeable
 from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex, decode, encode, most_decoded
 from seqlake.shards.proofs import PieceProof, proven
 from seqlake.shards.reading import count_only, refuse_unknown, rows_asked, runs_of
@@ -572,7 +572,7 @@ class EngineReader:
         if table.num_rows != rows:
             raise _changed(self.blob, f"{table.num_rows} rows instead of {rows}")
         batch = takeable(table.combine_chunks().to_batches()[0].select(names))
-        arrays = [array.cast(self.schema.field(name).type) for name, array in zip(names, batch.columns, strict=True)]
+        arrays = [recast(array, self.schema.field(name).type) for name, array in zip(names, batch.columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in names]))
 
 

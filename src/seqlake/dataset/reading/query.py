@@ -321,7 +321,7 @@ class _Connection:
         self.every = sorted(range(len(self._arrow)), key=self._is_wide)
         self._duckdb = duckdb
         self._damage: list[BaseException] = []  # the last one, if any
-        self._db = sandbox.shared(**_SETTINGS)
+        self._db = sandbox.shared(utc=True, **_SETTINGS)
         self._types = types or {}
         if types is not None:
             return  # rows are provided next
@@ -595,7 +595,9 @@ def _column(number: int) -> str:
 
 
 def _why_not(name: str, kinds: set[str]) -> str:
-    if name in _NOW or kinds & {"VOLATILE", "CONSISTENT_WITHIN_QUERY"}:
+    # Several functions may have one name: those of times with a zone differ by the zone that is set, which is UTC.
+    passing = "CONSISTENT_WITHIN_QUERY" in kinds and ("CONSISTENT" not in kinds or name == "age")  # age(t): until now
+    if name in _NOW or "VOLATILE" in kinds or passing:
         return f"{name}, whose answer changes from call to call"
     if kinds & {"aggregate", "window"}:
         return f"{name}, an aggregate over many rows"
