@@ -8,7 +8,7 @@ import json
 import logging
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -417,8 +417,9 @@ class _Run:
                 f"{', '.join(map(repr, answers)) if isinstance(answers, Mapping) else type(answers).__name__}."
             )
         for name in names:
-            if not hasattr(answers[name], "__len__") or len(answers[name]) != count:
-                size = len(answers[name]) if hasattr(answers[name], "__len__") else type(answers[name]).__name__
+            values = answers[name]
+            size = len(values) if isinstance(values, Sized) else type(values).__name__
+            if size != count:
                 raise ValidationError(f"{name!r}: expected {count} values for as many {what}, found {size}.")
         return {name: _plain(answers[name]) for name in names}
 

@@ -56,6 +56,7 @@ SUMMARIES = {
     "show": "Show one sequence, in the terminal or as a picture.",
     "split": "Assign train, validation and test, or write one dataset per split.",
     "sql": "Ask a dataset in SQL; the relation is called `dataset`.",
+    "similar": "List the sequences whose embeddings are nearest to that of one.",
     "stats": "Show what the numbers of a dataset are like, and its oddest sequences.",
     "subset": "Copy some sequences or columns into a new dataset.",
     "tag": "Give a version a name, by which commands take it and which vacuum honours.",
