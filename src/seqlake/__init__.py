@@ -72,7 +72,7 @@ _HOME = {
     "trim": "dataset.reshaping",
     "validate": "dataset.validation",
 }
-_MODULES = ("abilities", "compat", "errors", "formats", "media", "protocols", "testing")
+_MODULES = ("abilities", "compat", "errors", "formats", "media", "protocols", "ray", "testing")
 
 __all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605 - one sorted list, made from the table above
 
