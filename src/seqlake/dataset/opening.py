@@ -293,9 +293,10 @@ def scan(
         allow_hosts: As for `open`.
         allow_buckets: As for `open`.
         verify: As for `open`; of Parquet only. True and False are options of other formats, as of MDS.
-        **options: Of tables whose rows are time steps, in CSV, Parquet or memory: `sequence_id`, `steps`, `videos`,
-            `fps`, `timestamps` and `keep_constant`, as `convert` takes them, and `map={column: source}`. Else the format's own. Plain Parquet takes `column_types={name: ColumnType}`; a dataset takes those of the
-            format that it was converted from, where that has views of its rows, as l5kit has.
+        **options: Of rows that are time steps, in CSV, Parquet, memory or samples of another format: `sequence_id`,
+            `steps`, `videos`, `fps`, `timestamps`, `keep_constant` and `map`, as `convert` takes them. Else the
+            format's own. Plain Parquet takes `column_types={name: ColumnType}`; a dataset takes those of the format
+            that it was converted from, where that has views of its rows, as l5kit has.
 
     Raises:
         DatasetNotFoundError: Nothing there can be read.

@@ -40,8 +40,8 @@ def wanted(given: Mapping[str, Any] | str | os.PathLike[str], /, *, options: Col
     """Columns in the order in which they were declared.
 
     Args:
-        given: Column -> source, or -> a mapping with the key `source`, the keys in `options`, and the fields of a column
-            type; or a JSON or TOML file of this.
+        given: Column -> source, or -> a mapping with the key `source`, the keys in `options`, and the fields of a
+            column type; or a JSON or TOML file of this.
         options: What the format takes of each column besides.
 
     Raises:

@@ -137,7 +137,9 @@ def _made(name: str, parts: Sequence[str], kind: ColumnType | None, schema: Sche
     common = _common(list(numbers.values()))
     said = {} if kind is None else {key: one for key, one in kind.fields.items() if key not in {"dim", "dtype"}}
     facts = {"names": list(parts), **said}
-    value = pa.float64() if any(schema[part].nullable for part in parts) and not pa.types.is_floating(common) else common
+    value = (
+        pa.float64() if any(schema[part].nullable for part in parts) and not pa.types.is_floating(common) else common
+    )
     vector = Embedding(dim=len(parts), **facts)
     return Column(name, pa.list_(value), vector)
 

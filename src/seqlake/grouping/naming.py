@@ -175,5 +175,3 @@ class NamedReader(ScannedReader):
     def close(self) -> None:
         """Close the source's reader."""
         self._reader.close()
-
-

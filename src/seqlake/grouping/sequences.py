@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from fractions import Fraction
 
-    from numpy.typing import NDArray
-
     from seqlake.grouping.surveying import StepSurvey
     from seqlake.protocols import Depth, Ints, Readable, Shard
     from seqlake.spec.column_types import ColumnType
@@ -185,13 +183,17 @@ def _refuse_unknown(source: Readable, how: Grouping) -> None:
                 f"videos: there is a column {template.column!r} already.",
                 hint="Give the videos another name: videos={'camera': ...}.",
             )
-    for name in [how.timestamps] if how.timestamps else []:
-        kind = schema[name].arrow
-        if not (is_number(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind)):
-            raise SchemaMismatchError(f"`timestamps` names a column of times; {name!r} is {kind}.")
     if not isinstance(how.keep_constant, bool):
         for name in how.keep_constant:
             schema[name]
+    _refuse_no_clock(schema, how)
+
+
+def _refuse_no_clock(schema: Schema, how: Grouping) -> None:
+    if how.timestamps is not None:
+        kind = schema[how.timestamps].arrow
+        if not (is_number(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind)):
+            raise SchemaMismatchError(f"`timestamps` names a column of times; {how.timestamps!r} is {kind}.")
     if how.fps is not None and not 0 < float(how.fps) < float("inf"):
         raise ValueError(f"fps: expected steps per second, above 0; found {how.fps!r}.")
     if how.fps is not None and how.timestamps is not None:
@@ -363,12 +365,12 @@ class GroupedReader(ScannedReader):
         stored = [name for name in schema.names if name != ID and self._recipes[name].role != "path"]
         table = self._samples(stored, samples)
         arrays = []
-        for field in schema:
-            named = self._rows.ids if field.name == ID else self._rows.paths.get(field.name)
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            named = self._rows.ids if name == ID else self._rows.paths.get(name)
             if named is not None:
-                arrays.append(pa.array([named[row] for row in rows.tolist()], field.type))
+                arrays.append(pa.array([named[row] for row in rows.tolist()], kind))
                 continue
-            arrays.append(_sequences(self._recipes[field.name], table.column(field.name), offsets, field.type))
+            arrays.append(_sequences(self._recipes[name], table.column(name), offsets, kind))
         return arrays
 
     def _samples(self, columns: list[str], samples: Ints) -> pa.Table:

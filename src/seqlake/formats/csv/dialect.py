@@ -49,11 +49,13 @@ class Dialect:
         for name in ("delimiter", "decimal", "quote", "escape"):
             mark = getattr(self, name)
             optional = mark is None and name in {"quote", "escape"}
-            if not optional and not (isinstance(mark, str) and len(mark) == 1 and mark.isascii() and mark not in "\r\n"):
+            if not optional and not (
+                isinstance(mark, str) and len(mark) == 1 and mark.isascii() and mark not in "\r\n"
+            ):
                 raise ValueError(f"{name}: expected one character of ASCII, found {mark!r:.80}.")
         try:
             plain = codecs.lookup(self.encoding).name
-            fits = "a,\"\n".encode(plain) == b"a,\"\n"
+            fits = 'a,"\n'.encode(plain) == b'a,"\n'
         except (LookupError, TypeError):
             plain, fits = "", False
         if not fits:
@@ -112,8 +114,8 @@ class Dialect:
             raise CorruptFileError(
                 f"{location}: {text}",
                 path=location,
-                hint="Say how it is written: delimiter=, quote=, encoding=, decimal=; or types={'column': 'string'} for "
-                "a column that holds something else.",
+                hint="Say how it is written: delimiter=, quote=, encoding=, decimal=; or types={'column': 'string'} "
+                "for a column that holds something else.",
             ) from None
 
 
@@ -157,7 +159,7 @@ class CsvBytes:
         """The end of the first row, or of the last one that ends within so many bytes."""
         while True:
             data = self.read(start, start + most)
-            ends = self._ends(data)
+            ends = self._ends(data, start, final=start + most >= self._blob.size)
             if len(ends):
                 return start + int(ends[-1 if last else 0]) + 1
             if start + most >= self._blob.size:
@@ -170,7 +172,7 @@ class CsvBytes:
                 )
             most *= 4
 
-    def _ends(self, data: memoryview) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _ends(self, data: memoryview, start: int, *, final: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Places of newlines that end a row; `data` begins with a row."""
         escape, quote = self._dialect.escape, self._dialect.quote
         if escape is not None:
@@ -182,9 +184,15 @@ class CsvBytes:
         if not len(ends):
             ends = np.flatnonzero(letters == ord("\r"))
             ends = ends[ends < len(letters) - 1]  # the newline of one at the end may follow
-        if quote is None or not len(ends):
+        if quote is None:
             return ends
         quotes = np.flatnonzero(letters == ord(quote))
+        if final and len(quotes) % 2:
+            raise CorruptFileError(
+                f"{self._blob.location}: between byte {start} and its end a quote is opened and never closed.",
+                path=self._blob.location,
+                hint="The file is cut off; or its cells are not quoted, and hold quotes: quote=None.",
+            )
         # An even number of quotes before it: it stands outside of them.
         return ends[np.searchsorted(quotes, ends) % 2 == 0] if len(quotes) else ends
 
@@ -251,9 +259,7 @@ def _padded(
     import pyarrow.compute as pc
 
     asked = [name for name, kind in kinds.items() if pa.types.is_integer(kind) and name not in known]
-    texts = dialect.parsed(
-        data, location="", names=list(kinds), types=dict.fromkeys(kinds, pa.string()), columns=asked
-    )
+    texts = dialect.parsed(data, location="", names=list(kinds), types=dict.fromkeys(kinds, pa.string()), columns=asked)
     padded = (n for n in asked if pc.any(pc.match_substring_regex(texts.column(n), r"^\s*[-+]?0[0-9]")).as_py())
     return dict.fromkeys(padded, pa.string())
 

@@ -19,7 +19,7 @@ from seqlake.errors import (
     SeqlakeError,
     UnsafeReferenceError,
 )
-from seqlake.files.locations import absolute, is_local, join, local_path
+from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
 from seqlake.formats.csv.dialect import (
     BLOCK_BYTES,
@@ -325,7 +325,7 @@ class CsvRows(ScannedDataset):
         """Every column is one of the files, and the name of its file one more."""
         added = [name for name in self.schema.names if name not in self.names]
         return [
-            *(Mapped(source=name, column=name, how=str(self.schema[name].arrow)) for name in self.names),
+            *(Mapped(source=name, column=name) for name in self.names),
             *(Mapped(source="name of the file", column=name) for name in added),
         ]
 
