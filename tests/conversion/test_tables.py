@@ -220,7 +220,12 @@ def test_numbers_in_names_are_padded() -> None:
     [
         (lambda f: pd.concat([f, f.iloc[:1]]), {}, ValidationError, "two samples of step"),
         (lambda f: f.assign(t=f["t"].where(f["t"] > 0)), {}, ValidationError, "have"),
-        (lambda f: f.assign(episode=f["episode"].where(f["episode"] != "e1")), {}, ValidationError, "have no 'episode'"),
+        (
+            lambda f: f.assign(episode=f["episode"].where(f["episode"] != "e1")),
+            {},
+            ValidationError,
+            "have no 'episode'",
+        ),
         (lambda f: f, {"map": {"pose": "pose.*, q_9"}}, SchemaMismatchError, "'q_9'"),
         (lambda f: f, {"map": {"pose": "nothing.*"}}, SchemaMismatchError, "No column matches"),
         (lambda f: f, {"map": {"p": "pose.x, task"}}, SchemaMismatchError, "'task' is string"),
