@@ -72,8 +72,7 @@ def command(
     Run again after an interruption, the same command goes on where it was. At the end a report says what was mapped to
     what, and what was left out.
     """
-    from seqlake.conversion.convert import folder_of
-    from seqlake.executors.processes import Processes
+    from seqlake.conversion.convert import executor_of, folder_of
     from seqlake.executors.receipts import WorkFolder
     from seqlake.versions.messages import message
 
@@ -90,7 +89,7 @@ def command(
         output.document(plan.to_json(), text=str(plan))
         return
     written = conversion.run(
-        Processes(workers=workers), work=True if work is None else work, fresh=fresh, progress=output.progress
+        executor_of("processes", workers), work=True if work is None else work, fresh=fresh, progress=output.progress
     )
     rows, unit = (count, "samples") if written is None else (len(written), "sequences")
     if output.format == "table" and not output.quiet:

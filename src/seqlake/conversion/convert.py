@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.abilities import Discards, KeepsFiles, Renews, ability, storage_of
-from seqlake.conversion.planning import BYTES_PER_PART, PartTask, Plan, RowRange, plan
+from seqlake.conversion.planning import LEAST_ENCODED, LEAST_PER_PART, PartTask, Plan, RowRange, plan
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing import conforming, splitting
@@ -84,7 +84,7 @@ def convert(
     bytes_per_shard: int | None = ...,
     fixed_size_inner: bool | None = ...,
     adopt: bool = ...,
-    bytes_per_part: int = ...,
+    bytes_per_part: int | None = ...,
     workers: int | None = ...,
     on: Literal["processes"] | Executor = ...,
     work: str | os.PathLike[str] | bool | None = ...,
@@ -119,7 +119,7 @@ def convert(
     bytes_per_shard: int | None = None,
     fixed_size_inner: bool | None = None,
     adopt: bool = False,
-    bytes_per_part: int = BYTES_PER_PART,
+    bytes_per_part: int | None = None,
     workers: int | None = None,
     on: Literal["processes"] | Executor = "processes",
     work: str | os.PathLike[str] | bool | None = None,
@@ -156,7 +156,8 @@ def convert(
         fixed_size_inner: Store fixed-size inner lists.
         adopt: Take shards over as they are where their bytes already say what the new dataset says: linked on one
             disk, copied elsewhere, never decoded. The others are written anew, and why is logged.
-        bytes_per_part: The source bytes of one part.
+        bytes_per_part: The source bytes of one part; by default a sixteenth of all, between 32 and 128 MiB, or
+            from 2 MiB on where images become videos.
         workers: Processes; None: one per core. The result does not depend on it.
         on: What runs the parts: `"processes"`, or an `Executor` of your own (then `workers` is its business).
         work: A local folder for receipts; True: one in the user's cache, named for `out`, as the command line has it;
@@ -202,7 +203,7 @@ def convert(
         bytes_per_part=bytes_per_part,
         options={**arranged, **options},
     )
-    executor = _executor(on, workers)
+    executor = executor_of(on, workers)
     if dry_run:
         return prepared.rehearsed(anew=work is None and not adopt)
     return prepared.run(executor, work=work, progress=progress)
@@ -217,7 +218,7 @@ def prepare(
     storage: Mapping[str, str] | None = None,
     ours: Mapping[str, Any],
     adopt: bool = False,
-    bytes_per_part: int = BYTES_PER_PART,
+    bytes_per_part: int | None = None,
     options: Mapping[str, Any],
 ) -> Conversion:
     """Look at the source and plan a conversion; nothing is written.
@@ -241,7 +242,10 @@ def prepare(
         if "images" not in given:  # then these are options of the source, if of anything
             reading |= {name: given[name] for name in ("fps", "encoding") if name in given}
     readable = _opened(source, storage, reading)
-    planned = plan(readable, bytes_per_part=bytes_per_part, dropped=dropped_by(to, readable.schema))
+    least = (
+        LEAST_ENCODED if to is None and (given.get("images") or "bytes") not in ("bytes", "files") else LEAST_PER_PART
+    )
+    planned = plan(readable, bytes_per_part=bytes_per_part, least=least, dropped=dropped_by(to, readable.schema))
     images, files, fps = given.get("images"), given.get("files"), given.get("fps")
     asked = to is None and images is not None
     pictures = Pictures.of(images or {}, planned.read, fps=fps, encoding=given.get("encoding")) if asked else Pictures()
@@ -383,12 +387,16 @@ def _split(files: str | None, schema: Schema, *, ours: bool) -> tuple[str, ...]:
     return tuple(name for name, column in schema.items() if splitting.shares(column)) if wanted else ()
 
 
-def _executor(on: str | Executor, workers: int | None) -> Executor:
+_OF_WORKERS = ("pandas", "seqlake.conversion.convert", "seqlake.dataset.writing.sink")
+
+
+def executor_of(on: str | Executor, workers: int | None, /) -> Executor:
+    """What runs the parts, as `on` and `workers` of `convert` say it."""
     if not isinstance(on, str):
         return on
     if on != "processes":
         raise ValueError(f"`on` is 'processes' or an executor, found {on!r}.")
-    return Processes(workers=workers)
+    return Processes(workers=workers, preload=_OF_WORKERS)
 
 
 def _adopted(readable: Readable, target: TableTarget) -> Dataset:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
 BYTES_PER_PART = 128 << 20
+LEAST_PER_PART, LEAST_ENCODED = 32 << 20, 2 << 20
+PARTS = 16
 
 _SHOWN = 20
 
@@ -148,7 +150,8 @@ def plan(
     source: Readable,
     /,
     *,
-    bytes_per_part: int = BYTES_PER_PART,
+    bytes_per_part: int | None = None,
+    least: int = LEAST_PER_PART,
     dropped: Mapping[str, str] | None = None,
 ) -> Plan:
     """Cut a source into parts of about equal bytes, in its order.
@@ -158,7 +161,9 @@ def plan(
 
     Args:
         source: Rows to convert; no data file is opened.
-        bytes_per_part: Source bytes of one part.
+        bytes_per_part: Source bytes of one part; None: a sixteenth of the source, between `least` and 128 MiB, so that
+            some workers end at about the same time.
+        least: Source bytes that are worth a part of their own; few where much is made of each, as videos of images.
         dropped: Columns of the source that will not be written, with the reason.
 
     Example:
@@ -166,9 +171,12 @@ def plan(
         print(plan(sl.scan("bridge_rlds/1.0.0")))
         ```
     """
-    if bytes_per_part < 1:
+    if bytes_per_part is not None and bytes_per_part < 1:
         raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
     shards = [verified(shard) for shard in source.shards()]  # what is written anew gets new checksums
+    if bytes_per_part is None:
+        nbytes = sum(shard.nbytes for shard in shards)
+        bytes_per_part = min(BYTES_PER_PART, max(least, -(-nbytes // PARTS)))
     checked = ability(source, Checked)
     dropped = dropped or {}
     schema = source.schema.without(list(dropped)) if dropped else source.schema

@@ -14,7 +14,7 @@ from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.spec.schema import ID, Column, is_number, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -63,13 +63,6 @@ def id_column(source: Readable, name: str, /) -> Column:
     return column
 
 
-def read(source: Readable, columns: Sequence[str], /) -> Iterator[pa.RecordBatch]:
-    """Some columns of all rows."""
-    for shard in source.shards():
-        with closing(shard.open()) as reader:
-            yield from reader.batches(columns)
-
-
 def surveyed(
     source: Readable, /, *, key: str, steps: str | None, firsts: Collection[str] = (), ids_only: bool = False
 ) -> StepSurvey:
@@ -92,18 +85,19 @@ def surveyed(
             f"`steps` names a column of numbers or times; {steps!r} is {source.schema[steps].arrow}."
         )
     looked_at = {} if ids_only else {n: _Watch() for n in source.schema.names if n != key and _watched(source, n)}
-    named = list(dict.fromkeys([key, *([] if steps is None else [steps]), *firsts, *looked_at]))
+    named = list(dict.fromkeys([key, *([] if steps is None else [steps]), *firsts]))
     ids: dict[str, int] = {}
     codes, moments, values = list[Any](), list[Any](), {name: list[Any]() for name in firsts}
     rows = 0
-    for batch in read(source, named):
+    for batch in _shard_by_shard(source, named, looked_at):
         here = _codes(batch.column(key), ids, key, rows)
         for name, held in values.items():
             _keep_firsts(held, here, batch.column(name), len(ids))
         if steps is not None:
             moments.append(_moments(batch.column(steps), steps))
         for name, watch in looked_at.items():
-            watch.look(here, batch.column(name), len(ids))
+            if name in batch.schema.names:
+                watch.look(here, batch.column(name), len(ids))
         codes.append(here)
         rows += batch.num_rows
     all_codes = np.concatenate([np.empty(0, np.int64), *codes])
@@ -115,6 +109,20 @@ def surveyed(
         nullable={name for name, watch in looked_at.items() if watch.nulls},
         firsts=values,
     )
+
+
+def _shard_by_shard(
+    source: Readable, named: Sequence[str], looked_at: Mapping[str, _Watch]
+) -> Iterator[pa.RecordBatch]:
+    """All rows; of the columns that are looked at those of which more can be learned."""
+    for shard in source.shards():
+        open_ones = [
+            name
+            for name, watch in looked_at.items()
+            if name not in named and (watch.constant or (source.schema[name].nullable and not watch.nulls))
+        ]
+        with closing(shard.open()) as reader:
+            yield from reader.batches([*named, *open_ones])
 
 
 def _is_moment(kind: pa.DataType) -> bool:
