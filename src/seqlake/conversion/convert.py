@@ -363,13 +363,14 @@ class Conversion:
             return self.target.result()
 
     def _forget(self, work: WorkFolder) -> None:
-        """Remove what another run left, which nobody goes on with."""
-        if self.target.is_gone():
-            work.clear()
-            return
-        state = work.state()
-        sink, state = self.target.begin(state)
-        _undo(sink, self.target, state)
+        """Remove what another run left, which nobody goes on with.
+
+        A run that was killed after its commit has left a whole dataset, and parts in another format cannot be told from
+        one: both stay, and are then in the way, as whatever lies at the place is.
+        """
+        if isinstance(self.target, TableTarget) and self.target.is_empty():
+            sink, state = self.target.begin(work.state())
+            _undo(sink, self.target, state)
         work.clear()
 
 

@@ -93,6 +93,10 @@ class TableTarget:
         """See `Target`."""
         return not self._is_there()
 
+    def is_empty(self) -> bool:
+        """Whether a dataset without rows is there, as a run that was killed leaves it."""
+        return self._is_there() and not self._rows()
+
     def begin(self, state: Any, /) -> tuple[Sink, Any]:
         """See `Target`; the state is the table's transaction, and whether the table was made for it."""
         from seqlake.dataset.opening import create, nothing_left
