@@ -76,6 +76,17 @@ def load(group: str, name: str, /) -> Any:
     raise UnknownPluginError(f"Nothing in {group!r} is called {name!r}; known are {', '.join(known)}.{guess}")
 
 
+def options_of(function: Any, /) -> dict[str, inspect.Parameter]:
+    """The keyword arguments that a function names itself.
+
+    Example:
+        >>> list(options_of(lambda place, *, view="": 0))
+        ['view']
+    """
+    kinds = inspect.signature(function).parameters.values()
+    return {one.name: one for one in kinds if one.kind is one.KEYWORD_ONLY}
+
+
 def check_options(
     function: Any, options: Mapping[str, Any], /, *, what: str, advice: Callable[[str], str] = lambda _: ""
 ) -> None:
@@ -96,7 +107,7 @@ def check_options(
         TypeError: The format 'l5kit' takes no option 'columns'; it takes view.
     """
     kinds = inspect.signature(function).parameters.values()
-    known = [one.name for one in kinds if one.kind is one.KEYWORD_ONLY]
+    known = options_of(function)
     unknown = sorted(options.keys() - set(known))
     if unknown and not any(one.kind is one.VAR_KEYWORD for one in kinds):
         takes = ", ".join(sorted(known)) or "none"

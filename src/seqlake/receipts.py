@@ -14,10 +14,13 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
+import importlib
+import importlib.util
 import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -28,6 +31,7 @@ from seqlake import protocols
 from seqlake.errors import SeqlakeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _RECORDS = {
@@ -54,6 +58,43 @@ class WorkFolder:
     def begun(self) -> bool:
         """Whether an earlier run began to write."""
         return (self.folder / "sink.json").exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within the block no other process works with this folder.
+
+        Raises:
+            SeqlakeError: One does.
+        """
+        if importlib.util.find_spec("fcntl") is None:
+            yield
+            return
+        fcntl = importlib.import_module("fcntl")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise SeqlakeError(
+                    f"Another process works with the folder {self.folder}: it runs the same conversion.",
+                    path=str(self.folder),
+                    hint="Wait until it ends.",
+                ) from None
+            yield
+        finally:
+            # The file goes while it is locked: whoever waits for nothing finds no folder in use.
+            if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} == {"lock"}:
+                (self.folder / "lock").unlink(missing_ok=True)
+                self.folder.rmdir()
+            os.close(fd)
+
+    def is_of(self, identity: Mapping[str, object], /) -> bool:
+        """Whether what lies here is of this run; false, too, where it cannot be read."""
+        try:
+            return self._load("plan.json") == dict(identity)
+        except SeqlakeError:
+            return False
 
     def begin(self, identity: Mapping[str, object], /) -> None:
         """Take the folder for one run, or go on with the same one.
@@ -102,6 +143,8 @@ class WorkFolder:
         for path in list(self.folder.iterdir()):
             if _OURS.fullmatch(path.name):
                 path.unlink(missing_ok=True)
+        if {path.name for path in self.folder.iterdir()} == {"lock"}:
+            return  # which `locked` removes
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
 

@@ -6,6 +6,7 @@ runs alike here, in another process and on a cluster.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
@@ -14,25 +15,35 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import Checked, Discards, KeepsFiles, Renews, ability, storage_of
+from seqlake.abilities import Discards, KeepsFiles, Renews, ability, storage_of
+from seqlake.conversion.planning import LEAST_ENCODED, LEAST_PER_PART, PartTask, Plan, RowRange, plan
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing import conforming, splitting
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.dataset.writing.references import refers
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
-from seqlake.errors import CommitUnknownError, DecodeError, SchemaMismatchError, SeqlakeError, ValidationError, in_line
+from seqlake.errors import (
+    CommitUnknownError,
+    CorruptFileError,
+    DecodeError,
+    SchemaMismatchError,
+    SeqlakeError,
+    ValidationError,
+)
+from seqlake.executors import executor_of
 from seqlake.executors.processes import Processes
+from seqlake.files.cache import user_folder
 from seqlake.files.locations import absolute, redacted
 from seqlake.files.room import room_in
-from seqlake.grouping import as_sequences
+from seqlake.grouping import OPTIONS
+from seqlake.protocols import Mapped, Readable
 from seqlake.receipts import WorkFolder
-from seqlake.shards.files import verified
 from seqlake.versions import shard_formats
 
 if TYPE_CHECKING:
@@ -43,15 +54,15 @@ if TYPE_CHECKING:
     from seqlake.dataset.writing.carrying import FilesMode
     from seqlake.executors import Executor
     from seqlake.media import Encoding
-    from seqlake.protocols import Readable, Shard, ShardReader, Sink
-    from seqlake.spec.findings import Finding
+    from seqlake.protocols import ShardReader, Sink
     from seqlake.spec.schema import Column, Schema
 
 _log = logging.getLogger(__name__)
 _OF_SHARDS = frozenset({"layout", "shards", "files", "rows_per_shard", "bytes_per_shard", "fixed_size_inner"})
+_OF_ROWS = frozenset({*OPTIONS, "map", "column_types"})
+_FAULTS = (ValidationError, SchemaMismatchError, CorruptFileError, DecodeError)  # of the data, at every run
 _RENEW_SECONDS = 600.0
-
-BYTES_PER_PART = 128 << 20
+Keep: TypeAlias = bool | Literal["resumable"]
 
 
 @overload
@@ -74,10 +85,10 @@ def convert(
     bytes_per_shard: int | None = ...,
     fixed_size_inner: bool | None = ...,
     adopt: bool = ...,
-    bytes_per_part: int = ...,
+    bytes_per_part: int | None = ...,
     workers: int | None = ...,
-    on: Literal["processes"] | Executor = ...,
-    work: str | os.PathLike[str] | None = ...,
+    on: str | Executor = ...,
+    work: str | os.PathLike[str] | bool | None = ...,
     progress: bool | None = ...,
     dry_run: Literal[False] = ...,
     **options: Any,
@@ -109,10 +120,10 @@ def convert(
     bytes_per_shard: int | None = None,
     fixed_size_inner: bool | None = None,
     adopt: bool = False,
-    bytes_per_part: int = BYTES_PER_PART,
+    bytes_per_part: int | None = None,
     workers: int | None = None,
-    on: Literal["processes"] | Executor = "processes",
-    work: str | os.PathLike[str] | None = None,
+    on: str | Executor = "processes",
+    work: str | os.PathLike[str] | bool | None = None,
     progress: bool | None = None,
     dry_run: bool = False,
     **options: Any,
@@ -130,7 +141,8 @@ def convert(
             `sequence_id` to `fixed_size_inner` is for a Mixtrain dataset; with `to` the format is given them.
         storage: Options of the object store of `out`, and of a `source` given by its location.
         sequence_id: Of samples: the column that says which sequence each belongs to; True: each is a sequence.
-        steps: Of samples: the column that orders those of a sequence; True: the order of the source.
+        steps: Of samples: the column that orders those of a sequence; True: the order of the source. Then `videos`,
+            `timestamps`, `keep_constant` and `map` are options as well, whatever the source is.
         images: What becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping of
             columns to these.
         fps: With videos: frames per second, where the source tells no rate.
@@ -145,10 +157,12 @@ def convert(
         fixed_size_inner: Store fixed-size inner lists.
         adopt: Take shards over as they are where their bytes already say what the new dataset says: linked on one
             disk, copied elsewhere, never decoded. The others are written anew, and why is logged.
-        bytes_per_part: The source bytes of one part.
+        bytes_per_part: The source bytes of one part; by default a sixteenth of all, between 32 and 128 MiB, or
+            from 2 MiB on where images become videos.
         workers: Processes; None: one per core. The result does not depend on it.
-        on: What runs the parts: `"processes"`, or an `Executor` of your own (then `workers` is its business).
-        work: A local folder for receipts; None: a temporary one, and a failed conversion leaves nothing.
+        on: What runs the parts: `"processes"`, `"ray"`, or an `Executor` that was made with options of its own.
+        work: A local folder for receipts; True: one in the user's cache, named for `out`, as the command line has it;
+            None: a temporary one, and a failed conversion leaves nothing.
         progress: Show a bar on stderr; None: where stderr is a terminal.
         dry_run: Write nothing and return the `Plan`: counts, bytes, columns, what would be dropped or is missing.
         **options: Those of the format that is written (with `to`) or else read.
@@ -168,10 +182,7 @@ def convert(
         sl.convert(ds.where("split = 'val'"), "export/mds", to="mds")
         ```
     """
-    executor = _executor(on, workers)
-    ours = {
-        "sequence_id": sequence_id,
-        "steps": steps,
+    given = {
         "images": images,
         "fps": fps,
         "encoding": encoding,
@@ -182,20 +193,67 @@ def convert(
         "bytes_per_shard": bytes_per_shard,
         "fixed_size_inner": fixed_size_inner,
     }
-    given = {name: option for name, option in ours.items() if option is not None}
+    arranged = {name: option for name, option in (("sequence_id", sequence_id), ("steps", steps)) if option is not None}
+    prepared = prepare(
+        source,
+        out,
+        to=to,
+        storage=storage,
+        ours={name: option for name, option in given.items() if option is not None},
+        adopt=adopt,
+        bytes_per_part=bytes_per_part,
+        options={**arranged, **options},
+    )
+    executor = executor_for(on, workers)
+    if dry_run:
+        return prepared.rehearsed(anew=work is None and not adopt)
+    return prepared.run(executor, work=work, progress=progress)
+
+
+def prepare(
+    source: str | os.PathLike[str] | Readable,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    to: str | None = None,
+    storage: Mapping[str, str] | None = None,
+    ours: Mapping[str, Any],
+    adopt: bool = False,
+    bytes_per_part: int | None = None,
+    options: Mapping[str, Any],
+) -> Conversion:
+    """Look at the source and plan a conversion; nothing is written.
+
+    Args:
+        source: As for `convert`, as all others.
+        out: Where to.
+        to: The format that is written.
+        storage: Of `out`.
+        ours: Options of the writer of Mixtrain datasets, those that were given.
+        adopt: Take shards over as they are.
+        bytes_per_part: Of one part.
+        options: All others that were given.
+    """
+    options, given = dict(options), dict(ours)
     if to is not None:
+        reading = {name: options.pop(name) for name in _OF_ROWS if name in options}
         options |= given
-    elif images is None:  # then these are options of the source, if of anything
-        options |= {name: given[name] for name in ("fps", "encoding") if name in given}
-    readable = _opened(source, storage, options if to is None else {})
-    if to is None:
-        readable = as_sequences(readable, sequence_id=sequence_id, steps=steps)
-    planned = plan(readable, bytes_per_part=bytes_per_part, dropped=dropped_by(to, readable.schema))
+    else:
+        reading = dict(options)
+        if "images" not in given:  # then these are options of the source, if of anything
+            reading |= {name: given[name] for name in ("fps", "encoding") if name in given}
+    readable = _opened(source, storage, reading)
+    least = (
+        LEAST_ENCODED if to is None and (given.get("images") or "bytes") not in ("bytes", "files") else LEAST_PER_PART
+    )
+    planned = plan(readable, bytes_per_part=bytes_per_part, least=least, dropped=dropped_by(to, readable.schema))
+    images, files, fps = given.get("images"), given.get("files"), given.get("fps")
     asked = to is None and images is not None
-    pictures = Pictures.of(images or {}, planned.read, fps=fps, encoding=encoding) if asked else Pictures()
+    pictures = Pictures.of(images or {}, planned.read, fps=fps, encoding=given.get("encoding")) if asked else Pictures()
     known = ability(readable, KeepsFiles)
     split = () if adopt or to is not None else _split(files, planned.read, ours=known is not None)
     planned = replace(planned, schema=splitting.declared(pictures.declared(planned.read), split))
+    planned = replace(planned, mapped=_with_media(planned.mapped, pictures, split))
     place = os.fspath(out)
     place = place if lake_of(place) else absolute(place)
     if adopt and (to is not None or pictures.forms or files == "split"):
@@ -204,28 +262,24 @@ def convert(
     if to is None:
         target = TableTarget(
             location=place,
-            schema=shard_formats.with_new(planned.schema, shards),
+            schema=shard_formats.with_new(planned.schema, given.get("shards")),
             storage=storage,
             source_storage=storage_of(readable),
             known=known,
             files="copy" if files is None or files == "split" else files,
             shape=ShardShape(
-                rows=rows_per_shard,
-                nbytes=SHARD_BYTES if bytes_per_shard is None else bytes_per_shard,
-                layout=layout or "training",
-                fixed_size_inner=bool(fixed_size_inner),
-                format=shards,
+                rows=given.get("rows_per_shard"),
+                nbytes=given.get("bytes_per_shard", SHARD_BYTES),
+                layout=given.get("layout", "training"),
+                fixed_size_inner=bool(given.get("fixed_size_inner")),
+                format=given.get("shards"),
             ),
             pictures=pictures,
             split=split,
         )
     else:
         target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
-    if to is not None:
         _say_where_files_stay(planned, to)
-    if dry_run:
-        return _rehearsed(planned, target, anew=work is None and not adopt)
-    _warn_of_losses(planned)
     options_given = sorted({**{name: given[name] for name in _OF_SHARDS & given.keys()}, **options}.items())
     identity = {
         **_identity(planned),
@@ -234,16 +288,97 @@ def convert(
         "options": _text(options_given),
         "pictures": _text(pictures),
     }
-    with room_in(place):
-        if adopt and isinstance(target, TableTarget):
-            return _adopted(readable, target)
-        run = partial(_run, planned, target, identity=identity, executor=executor, progress=progress)
-        if work is not None:
-            run(WorkFolder(Path(work)), keep=True)
-        else:
-            with tempfile.TemporaryDirectory(prefix="seqlake-convert-", ignore_cleanup_errors=True) as folder:
-                run(WorkFolder(Path(folder)), keep=False)
-        return target.result()
+    return Conversion(
+        planned=planned, target=target, place=place, identity=identity, adopted=readable if adopt else None
+    )
+
+
+def _with_media(mapped: Sequence[Mapped], pictures: Pictures, split: Sequence[str]) -> list[Mapped]:
+    """The mapping, with what becomes of images and of videos that rows share."""
+    said = {name: "images become one video a row" for name, form in pictures.forms.items() if form == "video"}
+    said |= {name: "images become files, one a step" for name, form in pictures.forms.items() if form == "files"}
+    said |= dict.fromkeys(split, "cut out of shared videos, one file a row")
+    result = []
+    for one in mapped:
+        how = said.get(one.column or "")
+        result.append(replace(one, how="; ".join(text for text in (one.how, how) if text)))
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """A conversion that is planned and not yet begun.
+
+    Attributes:
+        planned: What it does.
+        target: Where to.
+        place: The location of that.
+        identity: What must be equal for receipts of an earlier run to count.
+        adopted: The source, where its shards are taken over as they are.
+    """
+
+    planned: Plan
+    target: Target
+    place: str
+    identity: Mapping[str, Any]
+    adopted: Readable | None
+
+    def rehearsed(self, *, anew: bool) -> Plan:
+        """The plan, where the real run would not be refused; `anew`: it goes on with nothing that is there."""
+        if anew:
+            self.target.check()
+        return self.planned
+
+    def run(
+        self,
+        executor: Executor,
+        /,
+        *,
+        work: str | os.PathLike[str] | bool | None = None,
+        fresh: bool = False,
+        progress: bool | None = None,
+    ) -> Dataset | None:
+        """Do it.
+
+        Args:
+            executor: What runs the parts.
+            work: As for `convert`.
+            fresh: Forget what an interrupted run finished.
+            progress: As for `convert`.
+        """
+        _warn_of_losses(self.planned)
+        with room_in(self.place):
+            if self.adopted is not None and isinstance(self.target, TableTarget):
+                return _adopted(self.adopted, self.target)
+            run = partial(_run, self.planned, self.target, identity=self.identity, executor=executor, progress=progress)
+            place = folder_of(self.place) if work is True else work
+            if place is None or place is False:
+                with tempfile.TemporaryDirectory(prefix="seqlake-convert-", ignore_cleanup_errors=True) as folder:
+                    run(WorkFolder(Path(folder)), keep=False)
+                return self.target.result()
+            held = WorkFolder(Path(place))
+            with held.locked():
+                if held.begun and (fresh or (work is True and not held.is_of(self.identity))):
+                    self._forget(held)
+                run(held, keep="resumable" if work is True else True)
+            return self.target.result()
+
+    def _forget(self, work: WorkFolder) -> None:
+        """Remove what another run left, which nobody goes on with.
+
+        A run that was killed after its commit has left a whole dataset, and parts in another format cannot be told from
+        one: both stay, and are then in the way, as whatever lies at the place is.
+        """
+        if isinstance(self.target, TableTarget) and self.target.is_empty():
+            sink, state = self.target.begin(work.state())
+            _undo(sink, self.target, state)
+        work.clear()
+
+
+def folder_of(place: str, /) -> Path | None:
+    """Where receipts of a conversion into a place lie by default: in the user's cache; None where there is none."""
+    top = user_folder()
+    return None if top is None else top / "conversions" / hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
 def _split(files: str | None, schema: Schema, *, ours: bool) -> tuple[str, ...]:
@@ -254,12 +389,13 @@ def _split(files: str | None, schema: Schema, *, ours: bool) -> tuple[str, ...]:
     return tuple(name for name, column in schema.items() if splitting.shares(column)) if wanted else ()
 
 
-def _executor(on: str | Executor, workers: int | None) -> Executor:
-    if not isinstance(on, str):
-        return on
-    if on != "processes":
-        raise ValueError(f"`on` is 'processes' or an executor, found {on!r}.")
-    return Processes(workers=workers)
+_OF_WORKERS = ("pandas", "seqlake.conversion.convert", "seqlake.dataset.writing.sink")
+
+
+def executor_for(on: str | Executor, workers: int | None, /) -> Executor:
+    """What runs the parts, as `on` and `workers` of `convert` say it; processes have what they need imported once."""
+    executor = executor_of(on, workers=workers)
+    return replace(executor, preload=_OF_WORKERS) if isinstance(executor, Processes) and on == "processes" else executor
 
 
 def _adopted(readable: Readable, target: TableTarget) -> Dataset:
@@ -305,21 +441,14 @@ def _say_where_files_stay(planned: Plan, to: str) -> None:
         )
 
 
-def _rehearsed(planned: Plan, target: Target, *, anew: bool) -> Plan:
-    """The plan, where the real run would not be refused; `anew`: it goes on with nothing that is there."""
-    if anew:
-        target.check()
-    return planned
-
-
 def _opened(source: Any, storage: Mapping[str, str] | None, options: Mapping[str, Any]) -> Readable:
     from seqlake.dataset.opening import scan
 
     if isinstance(source, str | os.PathLike):
         return scan(source, storage=storage, **options)
-    if options:
-        raise TypeError(f"Unknown options for this source: {', '.join(sorted(options))}.")
-    return scan(source, storage=storage_of(source))
+    if unknown := sorted(options.keys() - _OF_ROWS) if isinstance(source, Readable) else []:
+        raise TypeError(f"Unknown options for this source: {', '.join(unknown)}.")
+    return scan(source, storage=storage_of(source) if isinstance(source, Readable) else None, **options)
 
 
 def _identity(planned: Plan) -> dict[str, Any]:
@@ -355,9 +484,15 @@ def _run(
     identity: Mapping[str, Any],
     executor: Executor,
     progress: bool | None,
-    keep: bool,
+    keep: Keep,
 ) -> None:
-    """Write the missing parts and commit all; unless `keep`, whatever fails leaves nothing behind."""
+    """Write the missing parts and commit all; unless `keep`, whatever fails leaves nothing behind.
+
+    With `keep="resumable"` finished parts are kept where the same call may succeed: after a kill, a full disk, a
+    store that did not answer; not where the data are at fault.
+    """
+    if keep == "resumable" and work.begun and target.is_gone():
+        work.clear()  # the user removed what an earlier run had written
     if not work.begun:
         target.check()
     work.begin(identity)
@@ -368,11 +503,11 @@ def _run(
         _write_parts(planned, sink, work, executor=executor, progress=progress)
         receipts = work.receipts()
     except BaseException as error:
-        if not keep and sink is not None:
+        if sink is not None and _is_worthless(error, work, keep):
             _undo(sink, target, state)
-        elif keep and sink is not None and isinstance(error, SeqlakeError):
-            kept = f"Finished parts are kept in {work.folder}: the same call goes on from there."
-            error.hint = f"{error.hint} {kept}" if error.hint else kept
+            work.clear()
+        elif sink is not None:
+            _say_what_is_kept(error, work, keep)
         raise
     try:
         sink.commit([receipts[task.part] for task in planned.tasks])
@@ -388,6 +523,19 @@ def _run(
     work.clear()
 
 
+def _is_worthless(error: BaseException, work: WorkFolder, keep: Keep) -> bool:
+    """Whether finished parts are of no use after a failure."""
+    return not keep or (keep == "resumable" and (isinstance(error, _FAULTS) or not work.receipts()))
+
+
+def _say_what_is_kept(error: BaseException, work: WorkFolder, keep: Keep) -> None:
+    kept = f"Finished parts are kept in {work.folder}: the same call goes on from there."
+    if isinstance(error, SeqlakeError):
+        error.hint = f"{error.hint} {kept}" if error.hint else kept
+    elif keep == "resumable":
+        _log.warning("%s", kept)
+
+
 def _write_parts(planned: Plan, sink: Sink, work: WorkFolder, *, executor: Executor, progress: bool | None) -> None:
     from tqdm import tqdm
 
@@ -396,9 +544,13 @@ def _write_parts(planned: Plan, sink: Sink, work: WorkFolder, *, executor: Execu
     before = planned.rows - sum(task.rows for task in tasks)
     hidden = None if progress is None else not progress
     with tqdm(total=planned.rows, initial=before, unit=" sequences", disable=hidden) as bar:
+        amount, total = sum(planned.bytes_of(part) for part in finished), planned.bytes_of(None)
 
         def done(task: PartTask, receipt: Any) -> None:
+            nonlocal amount
             work.keep(task.part, receipt)
+            amount += planned.bytes_of(task.part)
+            bar.set_postfix_str(f"{amount / 1e6:,.0f} of {total / 1e6:,.0f} MB", refresh=False)
             bar.update(task.rows)
 
         part_run = partial(convert_part, sink=sink, schema=planned.read)
@@ -427,149 +579,6 @@ def _undo(sink: Sink, target: Target, state: Any) -> None:
         target.undo(state)
     except (OSError, SeqlakeError) as error:
         _log.warning("Some of what was written could not be removed: %s", error)
-
-
-_SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowRange:
-    """Some rows of one shard, from `start` to before `stop`."""
-
-    shard: Shard
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartTask:
-    """One part: what one worker turns into one receipt; picklable.
-
-    Attributes:
-        part: Its number, from 0.
-        pieces: In the order of the source.
-        root: What file references of these rows resolve against.
-    """
-
-    part: int
-    pieces: Sequence[RowRange]
-    root: str
-
-    @property
-    def rows(self) -> int:
-        """Rows of all its pieces."""
-        return sum(piece.stop - piece.start for piece in self.pieces)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
-    """What a conversion would do.
-
-    Attributes:
-        schema: Of what will be written.
-        tasks: One a part, in order.
-        shards: Shards that are read.
-        nbytes: Bytes of those shards.
-        findings: What the source says of itself without reading its rows: missing files, splits, features left out.
-        dropped: Columns of the source that the target will not hold, with the reason.
-        fingerprint: Of the source.
-        read: The same columns as the source has them: images may become videos.
-    """
-
-    schema: Schema
-    tasks: Sequence[PartTask]
-    shards: int
-    nbytes: int
-    findings: Sequence[Finding]
-    dropped: Mapping[str, str]
-    fingerprint: str
-    read: Schema
-
-    @property
-    def rows(self) -> int:
-        """Sequences that will be written."""
-        return sum(task.rows for task in self.tasks)
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values, for machines."""
-        return {
-            "rows": self.rows,
-            "shards": self.shards,
-            "bytes": self.nbytes,
-            "parts": len(self.tasks),
-            "columns": {name: str(self.schema.arrow.field(name).type) for name in self.schema.names},
-            "dropped": dict(self.dropped),
-            "findings": [str(finding) for finding in self.findings],
-        }
-
-    def __str__(self) -> str:
-        source = f"{self.rows} sequences, {self.nbytes:,} bytes in {self.shards} shards"
-        lines = [f"{source}, would be written in {len(self.tasks)} parts."]
-        lines += [f"  {name}: {self.schema.arrow.field(name).type}" for name in self.schema.names]
-        lines += [f"Dropped: {name} ({reason})" for name, reason in self.dropped.items()]
-        lines += [str(finding) for finding in self.findings[:_SHOWN]]
-        if len(self.findings) > _SHOWN:
-            lines.append(f"... and {len(self.findings) - _SHOWN} findings more.")
-        return "\n".join(map(in_line, lines))
-
-
-def plan(
-    source: Readable,
-    /,
-    *,
-    bytes_per_part: int = BYTES_PER_PART,
-    dropped: Mapping[str, str] | None = None,
-) -> Plan:
-    """Cut a source into parts of about equal bytes, in its order.
-
-    Large shards are cut by rows, small ones are joined. Nothing of the machine goes in, so that a conversion that was
-    interrupted finds the same parts again, on any number of workers.
-
-    Args:
-        source: Rows to convert; no data file is opened.
-        bytes_per_part: Source bytes of one part.
-        dropped: Columns of the source that will not be written, with the reason.
-
-    Example:
-        ```python
-        print(plan(sl.scan("bridge_rlds/1.0.0")))
-        ```
-    """
-    if bytes_per_part < 1:
-        raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
-    shards = [verified(shard) for shard in source.shards()]  # what is written anew gets new checksums
-    checked = ability(source, Checked)
-    dropped = dropped or {}
-    schema = source.schema.without(list(dropped)) if dropped else source.schema
-    return Plan(
-        schema=schema,
-        read=schema,
-        tasks=list(_tasks(shards, source.root, bytes_per_part)),
-        shards=len(shards),
-        nbytes=sum(shard.nbytes for shard in shards),
-        findings=[] if checked is None else list(checked.check("metadata")),
-        dropped=dropped,
-        fingerprint=source.fingerprint,
-    )
-
-
-def _tasks(shards: Sequence[Shard], root: str, bytes_per_part: int) -> Iterator[PartTask]:
-    part, pieces, held = 0, list[RowRange](), 0.0
-    for shard in shards:
-        if shard.rows == 0:
-            continue
-        per_row = max(shard.nbytes / shard.rows, 1.0)
-        start = 0
-        while start < shard.rows:
-            if pieces and held + per_row > bytes_per_part:
-                yield PartTask(part=part, pieces=tuple(pieces), root=root)
-                part, pieces, held = part + 1, [], 0.0
-            stop = min(shard.rows, start + max(1, int((bytes_per_part - held) / per_row)))
-            pieces.append(RowRange(shard=shard, start=start, stop=stop))
-            held += (stop - start) * per_row
-            start = stop
-    if pieces:
-        yield PartTask(part=part, pieces=tuple(pieces), root=root)
 
 
 def convert_part(task: PartTask, /, *, sink: Sink, schema: Schema) -> object:

@@ -34,6 +34,9 @@ class Target(Protocol):
     def check(self) -> None:
         """Raise `DatasetExistsError` unless the place is new or empty."""
 
+    def is_gone(self) -> bool:
+        """Whether nothing is there of what an earlier run wrote."""
+
     def begin(self, state: Any, /) -> tuple[Sink, Any]:
         """A sink, and what to keep so that a later run goes on with the same one (`state` then)."""
 
@@ -85,6 +88,14 @@ class TableTarget:
                 path=self.location,
                 hint="Convert into a new or empty place, then join the two with seqlake merge.",
             )
+
+    def is_gone(self) -> bool:
+        """See `Target`."""
+        return not self._is_there()
+
+    def is_empty(self) -> bool:
+        """Whether a dataset without rows is there, as a run that was killed leaves it."""
+        return self._is_there() and not self._rows()
 
     def begin(self, state: Any, /) -> tuple[Sink, Any]:
         """See `Target`; the state is the table's transaction, and whether the table was made for it."""
@@ -160,6 +171,14 @@ class FormatTarget:
         """See `Target.check`; the plug says first whether it writes."""
         self._create()
         refuse_occupied(self.location, storage=self.storage)
+
+    def is_gone(self) -> bool:
+        """See `Target`."""
+        try:
+            refuse_occupied(self.location, storage=self.storage)
+        except DatasetExistsError:
+            return False
+        return True
 
     def begin(self, _state: Any, /) -> tuple[Sink, Any]:
         """See `Target`; a sink of a format is the same for the same location and options."""

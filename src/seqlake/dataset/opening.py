@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
-from seqlake import plugins
+from seqlake import grouping, plugins
 from seqlake.abilities import MayBeUntyped, OfALake, OpensUntyped, Removable, ScansRows, WritesSamples, ability
 from seqlake.arguments import advice
 from seqlake.dataset import in_place
@@ -31,6 +31,7 @@ from seqlake.files.local import holds_files, remove_empty_folders
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.room import room_in
 from seqlake.files.stores import open_store
+from seqlake.formats._mapping import wanted
 from seqlake.protocols import Change, Readable
 from seqlake.shards.files import ParquetShard, innermost, verified_source
 from seqlake.versions import shard_formats
@@ -292,8 +293,10 @@ def scan(
         allow_hosts: As for `open`.
         allow_buckets: As for `open`.
         verify: As for `open`; of Parquet only. True and False are options of other formats, as of MDS.
-        **options: The format's own. Plain Parquet takes `column_types={name: ColumnType}`; a dataset takes those of the
-            format that it was converted from, where that has views of its rows, as l5kit has.
+        **options: Of rows that are time steps, in CSV, Parquet, memory or samples of another format: `sequence_id`,
+            `steps`, `videos`, `fps`, `timestamps`, `keep_constant` and `map`, as `convert` takes them. Else the
+            format's own. Plain Parquet takes `column_types={name: ColumnType}`; a dataset takes those of the format
+            that it was converted from, where that has views of its rows, as l5kit has.
 
     Raises:
         DatasetNotFoundError: Nothing there can be read.
@@ -311,7 +314,11 @@ def scan(
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets, outside=allow_outside)
     checks = {"verify": verify} if isinstance(verify, bool) else {}
     verify = None if isinstance(verify, bool) else verify
-    readable, is_parquet = _scanned(source, format, storage, {**options, **checks})
+    asked = {name: options.pop(name) for name in (*grouping.OPTIONS, "map") if name in options}
+    if asked.get("sequence_id") and "column_types" in options:
+        asked["column_types"] = options.pop("column_types")  # of the sequences that come of the rows
+    readable, is_parquet = _scanned(source, format, storage, {**options, **checks}, asked)
+    readable = _arranged(readable, asked)
     if verify is not None and not is_parquet:
         raise ValueError(
             f"verify={verify!r} compares the pages of Parquet files, and this is something else: the documentation of "
@@ -320,10 +327,28 @@ def scan(
     return Selection(verified_source(readable, verify), storage=storage, allow_outside=allow_outside)
 
 
+def _arranged(
+    rows: Readable,
+    asked: Mapping[str, Any],
+) -> Readable:
+    """Rows with their columns collected, and put together into sequences, where that is asked for."""
+    options = dict(asked)
+    declared, types = options.pop("map", None), dict(plain.declared(options.pop("column_types", None)).column_types)
+    if declared is not None:
+        sources = {name: (one.source, one.type) for name, one in wanted(declared).items()}
+        rows, said = grouping.collected(rows, sources)
+        types = {**said, **types}
+    return grouping.as_sequences(rows, types=types, **options)
+
+
 def _scanned(
-    source: object, name: str | None, storage: Mapping[str, str] | None, options: Mapping[str, Any]
+    source: object,
+    name: str | None,
+    storage: Mapping[str, str] | None,
+    options: Mapping[str, Any],
+    asked: dict[str, Any],
 ) -> tuple[Any, bool]:
-    """What `scan` looks at, and whether it is Parquet."""
+    """What `scan` looks at, and whether it is Parquet; what a format does itself is taken out of `asked`."""
     if not isinstance(source, (str, os.PathLike)):
         if isinstance(source, Readable):
             shows = ability(source, Excerpt)
@@ -337,13 +362,13 @@ def _scanned(
     place = place_of(source)
     given = {**options, **({} if storage is None else {"storage": storage})}
     if name not in {None, "parquet"}:
-        return _scanned_as(str(name), place, given), False
+        return _scanned_as(str(name), place, given, asked), False
     table = _scanned_table(place, storage) if name is None and not options else None
     if table is not None:
         return table.snapshot(), True
     known = format_of(place, storage) if name is None else None
     if known is not None:
-        return _scanned_as(known, place, given), False
+        return _scanned_as(known, place, given, asked), False
     if name is None and _inner(place):
         raise not_a_dataset(place, storage)
     foreign = sorted(options.keys() - {"column_types"})
@@ -388,8 +413,10 @@ def _scanned_table(place: str, storage: Mapping[str, str] | None) -> Any:
     return _table(place, storage) if lake is None else lake
 
 
-def _scanned_as(name: str, place: str, options: Mapping[str, Any]) -> Any:
+def _scanned_as(name: str, place: str, options: Mapping[str, Any], asked: dict[str, Any]) -> Any:
     format_ = plugins.load("formats", name)
+    takes = plugins.options_of(format_.scan)
+    options = {**options, **{option: asked.pop(option) for option in [*asked] if option in takes}}
     plugins.check_options(format_.scan, options, what=f"The format {name!r}", advice=advice)
     return format_.scan(place, **options)
 

@@ -29,9 +29,12 @@ class Processes:
 
     Attributes:
         workers: Processes; None: one per core.
+        preload: Modules that workers need, imported once for all of them (where there is a forkserver, if this is the
+            first to start one).
     """
 
     workers: int | None = None
+    preload: Sequence[str] = ()
 
     def run(
         self,
@@ -54,6 +57,8 @@ class Processes:
                 tick()
             return
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        if method == "forkserver" and self.preload:
+            multiprocessing.set_forkserver_preload(["__main__", *self.preload])
         context = multiprocessing.get_context(method)
         pool = ProcessPoolExecutor(count, mp_context=context, initializer=_hold, initargs=(pickle.dumps(function),))
         running: dict[Future[Result], Task] = {pool.submit(_held, task): task for task in tasks}

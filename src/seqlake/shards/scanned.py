@@ -16,6 +16,7 @@ import numpy as np
 
 from seqlake.arguments import TEXT, takes
 from seqlake.errors import SchemaMismatchError, in_line
+from seqlake.protocols import Mapped
 from seqlake.shards.reading import lengths_of, read_in_parts, refuse_unknown, runs_of
 from seqlake.spec.schema import is_list
 
@@ -41,6 +42,7 @@ class ScannedDataset:
         parts: The shards, in the order of the rows.
         state: Changes when any row, its order, schema or bytes may have; by default it follows from the schema and the
             keys of the shards.
+        things: What of the source became which column; by default every column is one of the source.
 
     Example:
         ```python
@@ -54,11 +56,16 @@ class ScannedDataset:
     schema: Schema
     parts: Sequence[Shard]
     state: str = ""
+    things: Sequence[Mapped] = ()
 
     @property
     def fingerprint(self) -> str:
         """What `state` says, or a hash of columns and shards."""
         return self.state or fingerprint(self.schema, self.parts)
+
+    def mapping(self) -> Sequence[Mapped]:
+        """What became of each thing of the source (`SaysMapping`)."""
+        return self.things or [Mapped(source=name, column=name) for name in self.schema.names]
 
     def shards(self) -> Sequence[Shard]:
         """One for each part of the source, in the order of the rows."""

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from seqlake import protocols
+from seqlake.abilities import SaysMapping, ability
 from seqlake.conversion.convert import convert
 from seqlake.dataset.opening import scan
 from seqlake.dataset.reading.streaming import one_shard
@@ -145,6 +146,17 @@ class FormatTests:
             ids = [value for shard in source.shards() for value in read(shard, [name])[name].to_pylist()]
             assert len(set(ids)) == len(ids)
             assert all(ids)
+
+    def test_the_mapping_names_every_column_once(self, source: Readable) -> None:
+        """What a source says of itself: every column of the schema is named, none twice, and none is invented."""
+        known = ability(source, SaysMapping)
+        assert known is not None, "a format says what of the source became which column: SaysMapping"
+        things = known.mapping()
+        named = [one.column for one in things if one.column is not None]
+        assert sorted(named) == sorted(source.schema.names)
+        assert all(one.source for one in things)
+        assert all(one.how for one in things if one.column is None), "what is left out says why"
+        assert pickle.loads(pickle.dumps(list(things))) == list(things)
 
     def test_unknown_columns_are_refused(self, source: Readable) -> None:
         """A name that is not there is an error that says so."""

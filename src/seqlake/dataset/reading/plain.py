@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from seqlake.dataset.reading.in_memory import table_of
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.files import locations, stores
 from seqlake.shards.columns import Columns, Constant
@@ -129,12 +130,7 @@ def scan_table(
     table: object, *, column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None = None
 ) -> PlainFiles:
     """Rows in memory as a readable: anything with `__arrow_c_stream__`, or a dict of columns."""
-    try:
-        arrow = table if isinstance(table, pa.Table) else pa.table(table)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise SchemaMismatchError(
-            f"Expected a location, a table or a dict of columns of one length, found {type(table).__name__} ({error})."
-        ) from error
+    arrow = table_of(table)
     types = normalized(arrow.schema)
     schema = Schema.from_arrow(types, metadata=declared(column_types), id=_id_of(types))
     shard = ArrowShard(arrow.cast(types))

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.dataset.reading import in_memory
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.selection import Selection
 from seqlake.errors import SchemaMismatchError, ValidationError
@@ -73,6 +74,8 @@ def stream(data: Any, /) -> pa.RecordBatchReader:
     if isinstance(data, Selection):
         rows = Excerpt.of(data).verified()
         return pa.RecordBatchReader.from_batches(rows.schema.arrow, rows.batches())
+    if in_memory.has_arrays(data):
+        return in_memory.table_of(data).to_reader()
     if hasattr(data, "__arrow_c_stream__"):
         try:
             return pa.RecordBatchReader.from_stream(data)

@@ -47,6 +47,10 @@ def cell(value: Any, column: Column, logical: pa.DataType, *, where: str) -> pa.
         if not column.nullable:
             raise ValidationError(f"{where}: null where the schema allows none.")
         return pa.nulls(1, logical)
+    if type(value).__name__ in {"NAType", "NaTType"}:  # what pandas writes for None
+        return cell(None, column, logical, where=where)
+    if column.category == "temporal" and column.nested and hasattr(value, "columns") and hasattr(value, "shape"):
+        value = _steps_of_frame(value)
     if isinstance(value, pa.Scalar | pa.Array | pa.ChunkedArray) or hasattr(value, "__arrow_c_stream__"):
         return _from_arrow(value, column, logical, where)
     if column.category == "temporal":
@@ -56,6 +60,14 @@ def cell(value: Any, column: Column, logical: pa.DataType, *, where: str) -> pa.
     if column.category == "frames":
         return _frames(value, logical, where)
     return _scalar(value, logical, where)
+
+
+def _steps_of_frame(value: Any) -> Any:
+    """A frame or table whose rows are steps and whose columns are numbers, as [T, D]; others as they are."""
+    if isinstance(value, pa.Table | pa.RecordBatch):
+        numbers = [column.to_numpy() for column in pa.table(value).columns]
+        return np.stack(numbers, axis=1) if numbers else value
+    return value.to_numpy() if hasattr(value, "to_numpy") else value
 
 
 def lossless(values: NDArray[Any], dtype: np.dtype[Any], *, where: str) -> NDArray[Any]:
@@ -107,6 +119,11 @@ def as_array(value: Any, *, where: str) -> NDArray[Any]:
     Raises:
         SchemaMismatchError: Not an array.
     """
+    if isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
+        raise SchemaMismatchError(
+            f"{where}: expected numbers, found a masked array with {int(np.ma.count_masked(value))} that are masked.",
+            hint="Say what stands for them: value.filled(float('nan')).",
+        )
     if hasattr(value, "detach") and hasattr(value, "cpu"):
         value = value.detach().cpu()
     try:

@@ -33,6 +33,7 @@ from seqlake.formats._streaming.restoring import declared
 from seqlake.formats._streaming.shard import SampleReader, SampleShard, sample_format
 from seqlake.formats._streaming.stored import SHARD_BYTES, ShardFolder, read_whole
 from seqlake.formats._streaming.writing import SETTINGS
+from seqlake.protocols import Mapped
 from seqlake.shards.scanned import lengths_in
 from seqlake.spec.findings import Finding
 from seqlake.spec.metadata import Metadata
@@ -230,6 +231,19 @@ class SampleDataset:
         stamps = [self._place.stamp(file) for file in entry.stored]
         state = f"{common} {entry.samples} {_described(entry)} {stamps}"
         return f"{entry.raw.name}#{hashlib.sha256(state.encode()).hexdigest()[:16]}"
+
+    def mapping(self) -> list[Mapped]:
+        """What became of each column of the index; `how` names its encoding, or what it was before it was exported."""
+        schema, _, again = self._known
+        stored = {name: encoding for config in _configs(self._index) for name, encoding in config.columns}
+        return [
+            Mapped(
+                source=name,
+                column=name if name in schema else None,
+                how=f"encoding {encoding}, read as what it was before" if name in again else f"encoding {encoding}",
+            )
+            for name, encoding in stored.items()
+        ]
 
     @takes(column=TEXT)
     def lengths(self, column: str, /) -> Ints:

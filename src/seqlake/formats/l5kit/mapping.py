@@ -14,6 +14,7 @@ from seqlake.formats.l5kit.columns import row_column, step_column
 from seqlake.formats.l5kit.layout import CHILDREN
 from seqlake.formats.l5kit.metadata import ArrayMetadata
 from seqlake.formats.l5kit.store import AGENTS, FACES, FRAME_INTERVAL, FRAMES, MASKS, SCENES
+from seqlake.protocols import Mapped
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema
 
@@ -118,6 +119,30 @@ class Mapping:
                 if array in self.arrays:
                     columns[name] = Column(name, pa.list_(pa.int64()), None, nullable=False)
         return Schema(columns, metadata=Metadata(extra={KEY: self.to_json()}))
+
+    def things(self, schema: Schema, /, *, array: str | None = None, other: str = "") -> list[Mapped]:
+        """What became of each field of the store, in a view.
+
+        Args:
+            schema: Of the view.
+            array: The array that its columns are made of; None: of all.
+            other: What the view's own columns are made of.
+        """
+        things, named = [], set[str]()
+        for one in self.fields:
+            source = f"{one.array}/{one.field}" if one.field else one.array
+            of_view = (array is None or one.array == array) and one.name not in named
+            name = next((n for n in (one.name, one.field) if of_view and n in schema and n not in named), None)
+            named |= set() if name is None else {name}
+            things.append(Mapped(source=source, column=name, how="" if name else "this view has no place for it"))
+        said = {column: f"{FRAMES}: how many {child}" for child, column in COUNTS.items()}
+        said |= {ID: "name of the store, and number", SCENE: f"number in {SCENES}"}
+        said |= {column: f"intervals of {one}" for one, column in RUNS.items()}
+        for name in schema.names:
+            if name not in named:
+                times = f"{FRAMES}/{TIMES}" if name.endswith(TIMES) else other or FRAMES
+                things.append(Mapped(source=said.get(name, times), column=name))
+        return things
 
     @property
     def children(self) -> list[str]:

@@ -252,6 +252,7 @@ def scenes(store: Store, /, *, ego: bool = False) -> L5kitScenes:
         state=hashlib.sha256(repr([state, schema.names]).encode()).hexdigest()[:32],
         store=store,
         layout=layout,
+        things=mapping.things(schema),
     )
 
 

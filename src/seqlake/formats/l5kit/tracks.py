@@ -160,7 +160,8 @@ def tracks_of(rows: SceneArrays[Any] | Readable, /, *, mask: NDArray[Any] | str 
         if len(tracks.steps)
     ]
     state = hashlib.sha256(f"tracks {state}".encode()).hexdigest()[:32]
-    return ScannedDataset(root=store.location, schema=schema, parts=shards, state=state)
+    things = mapping.things(schema, array=AGENTS, other="agents: where each was seen")
+    return ScannedDataset(root=store.location, schema=schema, parts=shards, state=state, things=things)
 
 
 def _mask(store: SceneArrays[Any], mask: NDArray[Any] | str | None) -> NDArray[Any] | None:

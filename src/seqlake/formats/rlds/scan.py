@@ -38,7 +38,7 @@ from seqlake.formats.rlds.survey import (
     unique_ids,
 )
 from seqlake.formats.rlds.tfrecord import TfRecord, records
-from seqlake.protocols import Flat, Ints
+from seqlake.protocols import Flat, Ints, Mapped
 from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.findings import Finding
 from seqlake.spec.schema import ID, Schema
@@ -128,7 +128,25 @@ def scan(
         folder=folder,
         survey=surveyed,
         columns=step_columns,
+        things=[*_things(surveyed, step_columns), *(Mapped(source=p, column=None, how=_ASKED) for p in without)],
     )
+
+
+_ASKED = "it was left out as asked: without"
+_HOW = {
+    "steps": "a value a step",
+    "first": "one value: it never changes within an episode",
+    "episode": "a value of the episode",
+}
+
+
+def _things(surveyed: RecordSurvey, columns: Sequence[FeatureColumn]) -> Iterator[Mapped]:
+    """What became of each feature, and where id and split come from."""
+    unique = unique_ids(surveyed.files)
+    yield Mapped(source="ids of the episodes" if unique else "file and number of the record", column=ID)
+    yield Mapped(source="splits", column=SPLIT, how=f"as {INFO} names them")
+    for column in columns:
+        yield Mapped(source=column.feature.path, column=column.name, how=_HOW[column.role])
 
 
 def _mapping(columns: Sequence[FeatureColumn]) -> list[list[str]]:
