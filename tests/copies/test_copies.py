@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import multiprocessing
 import os
@@ -17,12 +18,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.copies.records import CopyRecord, Fingerprint
+from seqlake.copies.decoding import CopyDecoder
+from seqlake.copies.records import CopyRecord, Fingerprint, packed
+from seqlake.copies.settings import CopySettings
 from seqlake.errors import (
     DecodeError,
     LoaderStateError,
@@ -32,6 +36,8 @@ from seqlake.errors import (
     UnsafeReferenceError,
 )
 from seqlake.executors.processes import Processes
+from seqlake.files.stores import open_blob
+from seqlake.media import encode_image
 
 from ..training import films  # noqa: TID252 - tests are no package that could be named
 
@@ -157,6 +163,41 @@ def test_a_copy_of_other_bytes_is_an_error(tmp_path) -> None:
         batches(loader)
     assert raw(ds, {"cam": SIZE}).columns[0].written == 1
     batches(loader)
+
+
+def _jpegs(folder: Path, pictures: list[np.ndarray], size: tuple[int, int]) -> CopyDecoder:
+    """A copy of JPEGs as anybody can write it, whose set says `size`."""
+    data = [encode_image(one, format="jpeg") for one in pictures]
+    path = folder / "copy.mjpeg"
+    path.write_bytes(b"".join(data))
+    index = np.array([*map(len, data), *map(zlib.crc32, data)], "<u4").tobytes()
+    facts = {"frames": len(data), "times": packed(np.arange(len(data))), "nbytes": path.stat().st_size, "index": index}
+    record = CopyRecord(reference="a.mp4", original=Fingerprint(nbytes=9), **facts)
+    settings = CopySettings(column="cam", height=size[0], width=size[1], codec="mjpeg")
+    return CopyDecoder(record, settings, open_blob(path))
+
+
+@pytest.mark.parametrize("by", ["simplejpeg", "ffmpeg"])
+def test_jpegs_are_decoded_as_another_reader_does(by, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("seqlake.media.image.has_simplejpeg", lambda: by == "simplejpeg")
+    pictures = [np.random.default_rng(seed).integers(0, 256, (48, 64, 3), np.uint8) for seed in range(3)]
+    decoder = _jpegs(tmp_path, pictures, SIZE)
+    data = (tmp_path / "copy.mjpeg").read_bytes()
+    ends = np.cumsum([len(encode_image(one, format="jpeg")) for one in pictures]).tolist()
+    parts = [data[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    wanted = np.stack([np.asarray(PIL.Image.open(io.BytesIO(part))) for part in parts])
+    found = decoder.read(np.array([2, 0, 0]))
+    assert np.abs(found.astype(int) - wanted[[2, 0, 0]]).max() <= (0 if by == "simplejpeg" else 60)  # other chroma
+    assert decoder.read(np.zeros(0, np.int64)).shape == (0, 48, 64, 3)
+
+
+@pytest.mark.parametrize("by", ["simplejpeg", "ffmpeg"])
+@pytest.mark.parametrize("size", [(24, 32), (32, 96), (64, 48), (96, 64), (48, 65)], ids=str)
+def test_jpegs_of_another_size_are_no_pictures(size, by, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("seqlake.media.image.has_simplejpeg", lambda: by == "simplejpeg")
+    decoder = _jpegs(tmp_path, [np.full((*size, 3), 9, np.uint8)], SIZE)
+    with pytest.raises(MissingCopyError, match="is damaged: .*picture 0"):
+        decoder.read(np.array([0]))
 
 
 @pytest.mark.parametrize("codec", ["raw", "mjpeg", "h264"])
@@ -386,6 +427,21 @@ def test_the_codec_is_measured_and_explained(arm) -> None:
     assert planned == pytest.approx(exact * 49 * 65 / 48 / 64, rel=0.2)
     with pytest.raises(sl.errors.SeqlakeError, match="within 1,000 bytes, found about"):
         sl.prepare(arm, {"cam": (49, 65)}, codec="raw", budget=1000, on=HERE)
+
+
+def test_by_default_copies_take_what_fits_the_machine(arm, monkeypatch) -> None:
+    def planned(disk: int, memory: int) -> str:
+        monkeypatch.setattr("seqlake.files.local.LocalStore.free", lambda _: disk)
+        monkeypatch.setattr("seqlake.copies.preparing.machine_memory", lambda: memory)
+        return str(sl.prepare(arm, BOTH, on=HERE, dry_run=True))
+
+    large = planned(1 << 40, 1 << 34)
+    assert large.count("chose raw: the fastest of those that fit 4.3 GB, what stays in memory, half of this") == 2
+    assert "a quarter of what is free there" in planned(1 << 30, 1 << 40)
+    assert "4 times the originals" in planned(1 << 40, 1 << 10)
+    small = planned(0, 1 << 40)  # as in a bucket, where nobody knows
+    assert "what the originals take" in small
+    assert "chose raw" not in small
 
 
 @pytest.mark.parametrize(

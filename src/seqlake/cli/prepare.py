@@ -30,7 +30,7 @@ _VIDEO = re.compile(r"(.+)=(\d{1,5})x(\d{1,5})", re.DOTALL)
     show_default=True,
     help="auto measures all and takes the fastest that fits the budget.",
 )
-@click.option("--budget", metavar="SIZE", help="For all copies, as in 50GB (default: what the originals take).")
+@click.option("--budget", metavar="SIZE", help="For all copies, as in 50GB (default: what fits disk and memory).")
 @click.option("--out", metavar="FOLDER", shell_complete=_options.complete_paths, help="Keep them there instead.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes (default: one for each core).")
 @click.option("--drop", is_flag=True, help="Remove copies instead: those of --video, or all.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
+from time import thread_time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _CLIPS = 2  # files that are looked at
 _FRAMES = 48  # of each
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+_TIMES = 4  # the bytes of the originals
 _WINDOW = 2  # neighbours that are read together: what random windows of cameras are like
 
 
@@ -140,19 +141,61 @@ def _tried(original: Decoder, settings: CopySettings) -> np.ndarray[tuple[int], 
         error = float(np.mean((decoder.read(numbers).astype(np.float64) - exact) ** 2))
         begins = np.random.default_rng(0).integers(0, max(1, len(clip) - _WINDOW + 1), 24)
         windows = [np.arange(begin, min(begin + _WINDOW, len(clip))) for begin in begins.tolist()]
-        began = perf_counter()
+        began = thread_time()
         for window in windows:
             decoder.read(window)
-        seconds = perf_counter() - began
+        seconds = thread_time() - began
         decoder.close()
     return np.array([record.nbytes, len(clip), seconds, sum(map(len, windows)), error * len(clip)])
 
 
-def choose(measured: Sequence[Measured], /, *, budget: int) -> tuple[Measured, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Bytes that copies may take.
+
+    Attributes:
+        nbytes: How many.
+        why: What they are, for people; empty where somebody gave them.
+    """
+
+    nbytes: int
+    why: str = ""
+
+    @classmethod
+    def by_default(cls, originals: int, /, *, disk: int, memory: int) -> Budget:
+        """What fits this machine: raw pixels are read at the speed of memory only where they stay there.
+
+        Args:
+            originals: Bytes of the originals.
+            disk: Free bytes where copies will lie; 0 where nobody knows.
+            memory: Of the machine.
+
+        Example:
+            >>> Budget.by_default(10, disk=10_000, memory=500).nbytes
+            250
+            >>> Budget.by_default(1_000, disk=10_000, memory=500).nbytes
+            2500
+            >>> Budget.by_default(1_000, disk=0, memory=500).nbytes
+            1000
+        """
+        quarter, kept = disk // 4, max(memory // 2, _TIMES * originals)
+        if originals >= min(quarter, kept):
+            return cls(nbytes=originals, why="what the originals take")
+        if quarter <= kept:
+            return cls(nbytes=quarter, why="a quarter of what is free there")
+        if memory // 2 == kept:
+            return cls(nbytes=kept, why="what stays in memory, half of this machine's")
+        return cls(nbytes=kept, why=f"{_TIMES} times the originals")
+
+    def __str__(self) -> str:
+        return f"{megabytes(self.nbytes)}, {self.why}" if self.why else megabytes(self.nbytes)
+
+
+def choose(measured: Sequence[Measured], /, *, budget: Budget) -> tuple[Measured, str]:
     """The fastest codec whose copies fit, and why; the smallest where none does."""
-    fitting = [one for one in measured if one.nbytes <= budget]
+    fitting = [one for one in measured if one.nbytes <= budget.nbytes]
     if not fitting:
         smallest = min(measured, key=lambda one: one.nbytes)
-        return smallest, f"{smallest.codec}: none fits {megabytes(budget)}, and it takes least"
+        return smallest, f"{smallest.codec}: none fits {budget}, and it takes least"
     fastest = max(fitting, key=lambda one: one.frames_per_second)
-    return fastest, f"{fastest.codec}: the fastest of those that fit {megabytes(budget)}"
+    return fastest, f"{fastest.codec}: the fastest of those that fit {budget}"

@@ -13,7 +13,7 @@ from seqlake.abilities import HasStarts, ability
 from seqlake.errors import CorruptFrameError, DecodeError, MissingCopyError
 from seqlake.files.checksums import crc32
 from seqlake.protocols import Source
-from seqlake.spec.column_types import Image, Video
+from seqlake.spec.column_types import Video
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ class CopyDecoder:
             self._pixels, self._sums = _flat(record, settings, blob)
             self._proven = np.zeros(record.count, bool)
         elif settings.codec == "mjpeg":
-            self._decoder = _pictures(record, blob)
+            self._decoder = _Jpegs(record, settings, blob)
         else:
             with self._blamed():
                 source = Source(blob=blob, column=Video(), index=record.index or None)
@@ -197,19 +197,41 @@ def _taken(pixels: NDArray[np.uint8], numbers: Ints, out: NDArray[Any]) -> NDArr
     return out
 
 
-def _pictures(record: CopyRecord, blob: Blob) -> Decoder:
-    """JPEGs end to end, of which the record has the sizes, then their CRC-32."""
-    sizes, sums = np.split(_numbers_of(record, blob, record.index), [record.count])
-    ends = np.cumsum(sizes, dtype=np.int64)
-    if len(sums) != len(ends) or len(ends) != record.count or int(ends[-1]) != blob.size:
-        raise damaged(blob.location, f"expected {record.count} pictures, found {len(ends)} in {blob.size} bytes.")
-    begins = np.concatenate([np.zeros(1, np.int64), ends])
-    kind = Image()
+class _Jpegs:
+    """JPEGs end to end, of which the record has the sizes, then their CRC-32; for one thread at a time."""
 
-    def picture(number: int) -> Source:
-        (data,) = blob.ranges(begins[number : number + 1], ends[number : number + 1])
-        if crc32(data) != sums[number]:
-            raise CorruptFrameError(f"The bytes of picture {number} have changed.")
-        return Source(blob=bytes(data), column=kind)
+    def __init__(self, record: CopyRecord, settings: CopySettings, blob: Blob) -> None:
+        sizes, sums = np.split(_numbers_of(record, blob, record.index), [record.count])
+        ends = np.cumsum(sizes, dtype=np.int64)
+        if len(sums) != len(ends) or len(ends) != record.count or int(ends[-1]) != blob.size:
+            raise damaged(blob.location, f"expected {record.count} pictures, found {len(ends)} in {blob.size} bytes.")
+        self.pts: Ints = np.arange(record.count, dtype=np.int64)
+        self.time_base = record.time_base
+        self._size = settings.size
+        self._blob = blob
+        self._ends = ends
+        self._begins = ends - sizes
+        self._sums: list[int] = sums.tolist()
 
-    return media.open_steps(len(ends), picture, kind)
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def read(
+        self, indices: Ints, /, *, size: tuple[int, int] | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """[N, height, width, 3], each decoded where it is wanted."""
+        assert size in (None, self._size)
+        out = np.empty((len(indices), *self._size, 3), np.uint8) if out is None else out
+        view, begins, ends = self._blob.view(), self._begins[indices], self._ends[indices]
+        if view is None:
+            parts = self._blob.ranges(begins, ends)
+        else:
+            parts = [view[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+        for place, (number, data) in enumerate(zip(indices.tolist(), parts, strict=True)):
+            if crc32(data) != self._sums[number]:
+                raise CorruptFrameError(f"The bytes of picture {number} have changed.")
+            media.decode_into(data, out[place], name=f"picture {number}")
+        return out
+
+    def close(self) -> None:
+        """Nothing to release: the file is the caller's."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from seqlake.spec.column_types import ColumnType
 
 _TOGETHER = 48  # frames that are in memory at a time
+_QUALITY = 90  # of JPEG: two thirds of the bytes, and four fifths of the work, of 95
 _ENCODINGS = {"h264": Encoding(), "ffv1": Encoding(codec="ffv1", keyframe_every=1, pixel_format="bgr0")}
 PASSING = ".tmp"
 """What the names of copies in the making end in."""
@@ -244,7 +245,7 @@ class _Jpegs:
         self._sums: list[int] = []
 
     def write(self, picture: NDArray[np.uint8], /) -> None:
-        data = encode_image(picture, format="jpeg")
+        data = encode_image(picture, format="jpeg", quality=_QUALITY)
         self._sizes.append(self._file.write(data))
         self._sums.append(crc32(data))
 

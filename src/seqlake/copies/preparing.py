@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from seqlake.arguments import bytes_of
-from seqlake.copies.choosing import choose, measure, megabytes
+from seqlake.copies.choosing import Budget, choose, measure, megabytes
 from seqlake.copies.making import PASSING, CopyMade, CopyMaker, CopyTask
 from seqlake.copies.reading import CopyFolder, CopySet
 from seqlake.copies.records import Originals
@@ -25,6 +25,8 @@ from seqlake.errors import (
     SeqlakeError,
 )
 from seqlake.executors.processes import Processes
+from seqlake.files.limits import machine_memory
+from seqlake.files.local import LocalStore
 from seqlake.files.stores import list_without_links
 from seqlake.spec.alignment import clock_of, own_rate
 from seqlake.spec.schema import no_column
@@ -138,7 +140,9 @@ def prepare(
         fps: Keep fewer frames, counted from each row's first; divides the video's own rate.
         codec: `h264` in the training profile, `mjpeg`, `ffv1` or `raw`; `auto` measures all of them on two videos and
             takes the fastest that fits the budget.
-        budget: Bytes that all copies may take, as a number or as in `"50GB"`; by default what the originals take.
+        budget: Bytes that all copies may take, as a number or as in `"50GB"`. By default a quarter of the disk that is
+            free, but no more than half of the machine's memory or four times the originals, whichever is more; never
+            less than the originals take, and as much as that in a bucket.
         out: A folder for the copies instead; needed where the dataset is not ours to write to.
         workers: Processes; one for each core by default.
         on: An executor instead of processes.
@@ -166,8 +170,9 @@ def prepare(
     originals = Originals.of(source)
     plans = []
     left = limit
+    room = _room(place, len(videos))
     for name, size in videos.items():
-        plan = _plan(source, place, originals, name, size, fit=fit, fps=fps, codec=codec, budget=left)
+        plan = _plan(source, place, originals, name, size, fit=fit, fps=fps, codec=codec, budget=left, room=room)
         left = None if left is None else max(0, left - plan.prepared.nbytes)
         plans.append(plan)
     if dry_run:
@@ -249,6 +254,13 @@ def _place(source: Readable, out: str | PathLike[str] | None) -> CopyFolder:
     return place
 
 
+def _room(place: CopyFolder, columns: int) -> tuple[int, int]:
+    """Bytes for each of some columns: free on the disk, 0 in a bucket; of memory."""
+    store = place.store
+    disk = store.free() if isinstance(store, LocalStore) else 0
+    return disk // columns, machine_memory() // columns
+
+
 def _plan(
     source: Readable,
     place: CopyFolder,
@@ -261,6 +273,7 @@ def _plan(
     fps: float | None,
     codec: str,
     budget: int | None,
+    room: tuple[int, int],
 ) -> _Plan:
     """What is to be done for one column; writes nothing."""
     column = _video(source, name)
@@ -288,7 +301,9 @@ def _plan(
     if references and ((codec == "auto" and there is None) or budget is not None):
         asked = get_args(Codec) if codec == "auto" and there is None else (wanted.codec if there else codec,)
         measured = measure(group, column.type, references, codecs=asked)
-        chosen, reason = choose(measured, budget=nbytes if budget is None else budget)
+        disk, memory = room
+        allowed = Budget.by_default(nbytes, disk=disk, memory=memory) if budget is None else Budget(nbytes=budget)
+        chosen, reason = choose(measured, budget=allowed)
         why = (f"chose {reason}", *map(str, measured)) if len(measured) > 1 else (str(chosen),)
         if budget is not None and chosen.nbytes > budget:
             raise SeqlakeError(

@@ -30,7 +30,7 @@ from seqlake.media._frames import Frames, LazyDecoder
 from seqlake.media._limits import PACKETS
 from seqlake.media._resampling import FASTEST, SLOWEST, resampled, resampled_count
 from seqlake.media._sound import cut as cut_sound
-from seqlake.media.image import ImageDecoder
+from seqlake.media.image import ImageDecoder, decode_into
 from seqlake.media.spatial import encode as encode_cloud
 from seqlake.media.video.codes import pixels_of
 from seqlake.spec.alignment import ratio
@@ -56,6 +56,7 @@ __all__ = [
     "checked_frame",
     "checked_grey",
     "cut_sound",
+    "decode_into",
     "depth_levels",
     "depth_picture",
     "encode_cloud",

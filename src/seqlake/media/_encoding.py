@@ -474,12 +474,19 @@ def image_format(declared: object, /) -> str:
     return name
 
 
-def encode_image(frame: NDArray[Any], /, *, format: str = "png") -> bytes:  # noqa: A002 - the format's own word
+def encode_image(
+    frame: NDArray[Any],
+    /,
+    *,
+    format: str = "png",  # noqa: A002 - the format's own word
+    quality: int = image.QUALITY,
+) -> bytes:
     """One picture as PNG (exact) or JPEG (4:2:0, by simplejpeg where it is installed, else by FFmpeg).
 
     Args:
         frame: uint8 [H, W, 3] RGB; or grey: uint8 [H, W], and uint16 [H, W] as PNG.
         format: `png` or `jpeg`.
+        quality: Of JPEG by simplejpeg, 1 to 100; FFmpeg's has its best.
 
     Raises:
         SchemaMismatchError: Not such a picture, or 16 bits for JPEG.
@@ -490,7 +497,7 @@ def encode_image(frame: NDArray[Any], /, *, format: str = "png") -> bytes:  # no
     if format == "jpeg" and frame.dtype == np.uint16:
         raise SchemaMismatchError("Expected uint8 for JPEG, found uint16.", hint="PNG holds 16 bits.")
     if format == "jpeg" and image.has_simplejpeg():
-        return image.encode_jpeg(frame)
+        return image.encode_jpeg(frame, quality=quality)
     if format == "jpeg" and frame.ndim == 2:
         frame = np.repeat(frame[:, :, None], 3, axis=2)  # FFmpeg writes no JPEG of one channel
     layout = "rgb24" if frame.ndim == 3 else ("gray" if frame.dtype == np.uint8 else "gray16le")

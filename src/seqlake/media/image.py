@@ -40,6 +40,7 @@ __all__ = [
     "ImageDecoder",
     "PictureHead",
     "decode",
+    "decode_into",
     "describe",
     "encode_jpeg",
     "handed_out",
@@ -52,7 +53,8 @@ __all__ = [
     "upright",
 ]
 
-_QUALITY = 95  # of 100; FFmpeg's best step is about as good
+QUALITY = 95
+"""Of 100; FFmpeg's best step is about as good."""
 _COLOURS = 3
 _LYING = 4  # turns above exchange height and width
 _LAYOUTS = {("uint8", 3): "rgb24", ("uint8", 1): "gray", ("uint16", 3): "rgb48le", ("uint16", 1): "gray16le"}
@@ -212,6 +214,36 @@ def decode(
     return _with_channels(upright(pixels, turn), None if column is None else column.get("channels"), name)
 
 
+def decode_into(data: bytes | memoryview, out: NDArray[np.uint8], /, *, name: str = "the picture") -> None:
+    """One JPEG in colour of 8 bits, written where it is wanted: no head is read twice, no pixel copied.
+
+    Args:
+        data: The encoded bytes.
+        out: [height, width, 3], C-contiguous.
+        name: What errors call it.
+
+    Raises:
+        CorruptFrameError: It is damaged, or has more pixels than `out`.
+        DecodeError: It has another size.
+    """
+    if not has_simplejpeg():
+        pixels = decode(data, name=name)
+    else:
+        try:
+            pixels = _simplejpeg().decode_jpeg(data, colorspace="RGB", strict=True, buffer=out)
+        except ValueError as error:
+            raise _damaged(name, error) from error
+    if pixels.shape != out.shape or pixels.dtype != out.dtype:
+        raise DecodeError(f"{name}: expected {out.dtype} {list(out.shape)}, found {pixels.dtype} {list(pixels.shape)}.")
+    if not has_simplejpeg():
+        out[:] = pixels
+
+
+@cache
+def _simplejpeg() -> Any:
+    return plugins.require("simplejpeg", extra="images")
+
+
 def handed_out(head: PictureHead, column: ColumnType, /) -> tuple[str, int]:
     """The type of number, and the channels, of the array that `decode` makes of a picture."""
     return head.dtype, _COLOURS if _repeated(head.dtype, column.get("channels")) else head.channels
@@ -278,9 +310,8 @@ def has_simplejpeg() -> bool:
 def _jpeg(data: bytes | memoryview, head: PictureHead, name: str, size: Size | None) -> NDArray[Any]:
     if head.bits != 8 or not has_simplejpeg():
         return _by_av(data, head, name, size)
-    simplejpeg = plugins.require("simplejpeg", extra="images")
     try:
-        pixels: NDArray[Any] = simplejpeg.decode_jpeg(
+        pixels: NDArray[Any] = _simplejpeg().decode_jpeg(
             data, colorspace="GRAY" if head.channels == 1 else "RGB", strict=True
         )
     except ValueError as error:
@@ -344,7 +375,7 @@ def _netpbm(data: bytes | memoryview, head: PictureHead, name: str, size: Size |
     return pixels.astype(head.dtype).reshape(height, width, head.channels)
 
 
-def encode_jpeg(picture: NDArray[Any], /, *, quality: int = _QUALITY) -> bytes:
+def encode_jpeg(picture: NDArray[Any], /, *, quality: int = QUALITY) -> bytes:
     """One picture as JPEG, by simplejpeg: 4:2:0, or of one channel.
 
     Args:
@@ -354,9 +385,8 @@ def encode_jpeg(picture: NDArray[Any], /, *, quality: int = _QUALITY) -> bytes:
     Raises:
         MissingDependencyError: simplejpeg is not installed.
     """
-    simplejpeg = plugins.require("simplejpeg", extra="images")
     grey = picture.ndim == 2
-    data: bytes = simplejpeg.encode_jpeg(
+    data: bytes = _simplejpeg().encode_jpeg(
         np.ascontiguousarray(picture[..., None] if grey else picture),
         quality=quality,
         colorspace="GRAY" if grey else "RGB",

@@ -189,8 +189,8 @@ def find(
         numbers = samples_at(track, anchors, cell_of)
         available = counts
     elif frames.ticks is None:
-        numbers = track.samples(anchors)
-        available = track.available(steps=steps, counts=counts)
+        numbers, mask = find_by_count(track, anchors, steps=steps, counts=counts)
+        return numbers, mask if frames.present is None else mask & frames.there(numbers)
     else:
         times = frames.times(track.moments(anchors), track.denominator)
         numbers = np.searchsorted(frames.ticks, times, side="right") - 1
@@ -202,6 +202,20 @@ def find(
     if frames.present is not None:
         mask &= frames.there(numbers)
     return numbers, mask
+
+
+def find_by_count(track: Track, anchors: Ints, *, steps: Ints, counts: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """As `find`, of windows of any rows, where the number of frames alone decides: no times, no steps without image.
+
+    Args:
+        track: The column on the clock.
+        anchors: [n] clock steps.
+        steps: [n] N, clock steps of the window's row.
+        counts: [n] frames of the window's row.
+    """
+    numbers = track.samples(anchors)
+    mask = track.exists(anchors, numbers, steps=steps, counts=counts)
+    return np.where(mask, numbers, nearest(numbers, track.available(steps=steps, counts=counts))), mask
 
 
 def steps_shown(track: Track, frames: Shown, /) -> int:

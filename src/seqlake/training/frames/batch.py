@@ -18,7 +18,7 @@ from seqlake.training.bad_data.damage import Harm, is_damage
 from seqlake.training.frames.decoding import Workers
 from seqlake.training.frames.sounds import SoundColumn, SoundTask
 from seqlake.training.telemetry import DecodeWork
-from seqlake.windows.frames import find, steps_shown
+from seqlake.windows.frames import find, find_by_count, steps_shown
 from seqlake.windows.sources import located
 from seqlake.windows.spec import Whole
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from seqlake.training.frames.columns import FrameColumns
     from seqlake.training.samples import Batch
     from seqlake.windows.frames import Shown
+    from seqlake.windows.tracks import Track
+
+    _Counted = tuple[Ints, Hashable, int, int, int]  # a row's slots, its file, first frame, frames and steps
 
 _KEPT = 3  # batches whose memory is kept for later ones: in use, under way, asked for
 _NEAR = 10  # windows of sound that are less than this part of a second apart are decoded as one
@@ -264,9 +267,13 @@ class FrameBatch:
         wanted = np.zeros((len(self.rows), width), np.bool_)
         parts: dict[Hashable, list[tuple[Ints, Ints]]] = {}
         places = np.arange(mask.size).reshape(mask.shape)
+        counted: list[_Counted] = []
         for slots, row, key, clip in self._filmed(number, (shape, dtype)):
             first, frames_of = column.frames_of(row, clip)
             steps = steps_shown(column.track, frames_of) if survey.steps is None else int(survey.steps[row])
+            if column.track.timestamps is None and frames_of.ticks is None and frames_of.present is None:
+                counted.append((slots, key, first, frames_of.count, steps))
+                continue
             numbers, mask[slots] = find(
                 column.track,
                 self.anchors[slots],
@@ -276,10 +283,36 @@ class FrameBatch:
             )
             wanted[slots] = frames_of.there(numbers) if self._frame_columns.clamp else mask[slots]
             parts.setdefault(key, []).append((places[slots][wanted[slots]], numbers[wanted[slots]] + first))
-        frames.reshape(-1, *shape)[~wanted.reshape(-1)] = 0
+        if counted:
+            self._find_by_count(column.track, counted, parts, mask, wanted)
+        if not wanted.all():
+            frames.reshape(-1, *shape)[~wanted.reshape(-1)] = 0
         self._frames.append(frames)
         self._masks.append(mask)
         return self._dealt(number, parts, int(wanted.sum()))
+
+    def _find_by_count(
+        self,
+        track: Track,
+        counted: list[_Counted],
+        parts: dict[Hashable, list[tuple[Ints, Ints]]],
+        mask: NDArray[np.bool_],
+        wanted: NDArray[np.bool_],
+    ) -> None:
+        """The frames of all rows of which the number alone decides, at once: row by row takes longer than to copy."""
+        sizes = [len(slots) for slots, *_ in counted]
+        slots = np.concatenate([one[0] for one in counted])
+        first, counts, steps = np.repeat(np.array([one[2:] for one in counted], np.int64), sizes, axis=0).T
+        numbers, mask[slots] = find_by_count(track, self.anchors[slots], steps=steps, counts=counts)
+        inside = (numbers >= 0) & (numbers < counts[:, None])
+        there = wanted[slots] = inside if self._frame_columns.clamp else mask[slots]
+        numbers = numbers + first[:, None]
+        places = slots[:, None] * track.width + np.arange(track.width)
+        begin = 0
+        for (_, key, *_), size in zip(counted, sizes, strict=True):
+            some = slice(begin, begin + size)
+            parts.setdefault(key, []).append((places[some][there[some]], numbers[some][there[some]]))
+            begin += size
 
     def _width(self, number: int) -> int:
         """Frames of a window."""
