@@ -494,14 +494,14 @@ def columns_of(
         why = "left out as asked" if asked else layout.omitted.get(str(source), "")
         if not why and named != name and source.attribute:
             why = "an attribute that another column is called as"
-        try:
-            if why:
-                raise LeftOutError(why)
-            columns.add(_typed(named, source, Typing(steps=steps, fps=fps, declared=kind), file, episode))
-        except (LeftOutError, SeqlakeError) as error:
-            if name in declared and not asked:
-                raise _unusable(name, source, error) from error
-            columns.leave_out(source, error.message if isinstance(error, SeqlakeError) else str(error))
+        typing = Typing(steps=steps, fps=fps, declared=kind)
+        column = why or _column_or_why(named, source, typing, file, episode)
+        if isinstance(column, Hdf5Column):
+            columns.add(column)
+        elif name in declared and not asked:
+            raise InvalidMetadataError(in_line(f"Column {name!r} of the mapping, from {str(source)!r}: {column}."))
+        else:
+            columns.leave_out(source, column)
     for column in layout.beside(episode, place):
         if column.name not in without:
             columns.add(column)
@@ -536,6 +536,17 @@ def _names(text: str, source: Hdf5Source, column: str, episode: Hdf5Episode) -> 
     )
 
 
+def _column_or_why(
+    name: str, source: Hdf5Source, typing: Typing, file: Hdf5File, episode: Hdf5Episode
+) -> Hdf5Column | str:
+    try:
+        return _typed(name, source, typing, file, episode)
+    except LeftOutError as error:
+        return str(error)
+    except SeqlakeError as error:
+        return error.message.rstrip(".")
+
+
 def _typed(name: str, source: Hdf5Source, typing: Typing, file: Hdf5File, episode: Hdf5Episode) -> Hdf5Column:
     path = source.filled(episode.values)
     if path is None:
@@ -550,8 +561,3 @@ def _typed(name: str, source: Hdf5Source, typing: Typing, file: Hdf5File, episod
     if array is None:
         raise LeftOutError(f"{file.name} has no data set {path!r}")
     return typing.of_array(name, source, array, file)
-
-
-def _unusable(name: str, source: Hdf5Source, error: Exception) -> InvalidMetadataError:
-    said = error.message if isinstance(error, SeqlakeError) else str(error)
-    return InvalidMetadataError(in_line(f"Column {name!r} of the mapping, from {str(source)!r}: {said}."))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
+import weakref
 from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from seqlake.files.reading import BlobFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -95,11 +98,13 @@ class Hdf5File:
         self.blob = blob
         self._h5py = plugins.require("h5py", extra="hdf5")
         self._arrays: dict[str, StoredArray | None] = {}
-        with self.reading("the file"):
-            if is_local(blob.location) and local_path(blob.location).is_file():
-                self._file = self._h5py.File(local_path(blob.location), "r", locking=False)
-            else:
-                self._file = self._h5py.File(_remote(blob), "r")
+        self._bytes = _bytes_of(blob)
+        try:
+            with self.reading("the file"):
+                self._file = self._h5py.File(self._bytes, "r")
+        except BaseException:
+            self._bytes.close()
+            raise
 
     @contextmanager
     def reading(self, what: str, /) -> Iterator[None]:
@@ -127,6 +132,7 @@ class Hdf5File:
         """Close the file."""
         self._arrays.clear()
         self._file.close()
+        self._bytes.close()
 
     # ---- nodes
 
@@ -325,7 +331,7 @@ class Hdf5File:
                     f"{self.blob.size:,} bytes of the file store {stored:,} of it, which cannot hold them."
                 ),
                 path=self.blob.location,
-                hint="The file is cut off, or was made to harm. Fetch it again, or leave it out: scan(..., without=[...]).",
+                hint="It was cut off, or made to harm: fetch it again, or leave this out: scan(..., without=[...]).",
             )
 
     # ---- values
@@ -441,14 +447,69 @@ def natural(name: str, /) -> tuple[tuple[int, int, str], ...]:
     return (*parts, (1, 0, text))
 
 
-def _remote(blob: Blob) -> Any:
-    """A file elsewhere: small ones whole, of others the blocks that are asked for."""
+def _bytes_of(blob: Blob) -> io.IOBase:
+    """The file, as one of Python's.
+
+    HDF5's own would be locked, and would not open where another part of this process has it open with other flags. Of
+    one elsewhere a small file comes whole, of others the blocks that are asked for.
+    """
+    if is_local(blob.location) and local_path(blob.location).is_file():
+        return LocalFile(local_path(blob.location))
     view = blob.view()
     if view is not None:
         return io.BytesIO(view)
     if blob.size <= _WHOLE:
         return io.BytesIO(blob.ranges(np.array([0]), np.array([blob.size]))[0])
     return BlockFile(blob)
+
+
+class LocalFile(io.RawIOBase):
+    """A file of this machine, read at places that it alone knows: processes that were forked share none of them.
+
+    Args:
+        path: Where it is.
+    """
+
+    def __init__(self, path: Path, /) -> None:
+        super().__init__()
+        self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        self._close = weakref.finalize(self, os.close, self._fd)
+        self._end = os.fstat(self._fd).st_size
+        self._place = 0
+
+    def readable(self) -> bool:
+        """True: that is what it is for."""
+        return True
+
+    def seekable(self) -> bool:
+        """True: any byte can be read next."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next byte lies."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte; beyond the end there is nothing to read."""
+        self._place = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._end}[whence] + offset)
+        return self._place
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer; how many bytes were left to fill it with."""
+        if hasattr(os, "preadv"):
+            count = os.preadv(self._fd, [buffer], self._place)
+        else:
+            os.lseek(self._fd, self._place, os.SEEK_SET)
+            data = os.read(self._fd, len(buffer))
+            count = len(data)
+            buffer[:count] = data
+        self._place += count
+        return count
+
+    def close(self) -> None:
+        """Close the file."""
+        super().close()
+        self._close()
 
 
 class BlockFile(BlobFile):
