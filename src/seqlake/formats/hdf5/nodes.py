@@ -7,10 +7,6 @@ link by link, and a data set is looked at before any of its values is read.
 from __future__ import annotations
 
 import importlib.util
-import io
-import os
-import weakref
-from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -20,12 +16,10 @@ import numpy as np
 
 from seqlake import plugins
 from seqlake.errors import CorruptFileError, SeqlakeError, UnsafeReferenceError, in_line
-from seqlake.files.locations import is_local, local_path
-from seqlake.files.reading import BlobFile
+from seqlake.formats.hdf5.files import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -37,8 +31,6 @@ _DEPTH = 16  # groups in groups that are walked
 _MOST_NODES = 100_000  # of one file, that are walked
 _SMALL = 64 << 20  # bytes that are read whatever a file stores of them
 _RATIO = 2048  # bytes that one stored byte may stand for: deflate gives 1032
-_BLOCK, _BLOCKS = 512 << 10, 64  # of a remote file, read and kept at a time
-_WHOLE = 8 << 20  # remote files up to this size are fetched at once
 _NAMED = {1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf",
           32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32026: "blosc2"}  # fmt: skip
 
@@ -98,7 +90,7 @@ class Hdf5File:
         self.blob = blob
         self._h5py = plugins.require("h5py", extra="hdf5")
         self._arrays: dict[str, StoredArray | None] = {}
-        self._bytes = _bytes_of(blob)
+        self._bytes = bytes_of(blob)
         try:
             with self.reading("the file"):
                 self._file = self._h5py.File(self._bytes, "r")
@@ -445,106 +437,3 @@ def natural(name: str, /) -> tuple[tuple[int, int, str], ...]:
             text, digits = "", ""
         text += letter
     return (*parts, (1, 0, text))
-
-
-def _bytes_of(blob: Blob) -> io.IOBase:
-    """The file, as one of Python's.
-
-    HDF5's own would be locked, and would not open where another part of this process has it open with other flags. Of
-    one elsewhere a small file comes whole, of others the blocks that are asked for.
-    """
-    if is_local(blob.location) and local_path(blob.location).is_file():
-        return LocalFile(local_path(blob.location))
-    view = blob.view()
-    if view is not None:
-        return io.BytesIO(view)
-    if blob.size <= _WHOLE:
-        return io.BytesIO(blob.ranges(np.array([0]), np.array([blob.size]))[0])
-    return BlockFile(blob)
-
-
-class LocalFile(io.RawIOBase):
-    """A file of this machine, read at places that it alone knows: processes that were forked share none of them.
-
-    Args:
-        path: Where it is.
-    """
-
-    def __init__(self, path: Path, /) -> None:
-        super().__init__()
-        self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
-        self._close = weakref.finalize(self, os.close, self._fd)
-        self._end = os.fstat(self._fd).st_size
-        self._place = 0
-
-    def readable(self) -> bool:
-        """True: that is what it is for."""
-        return True
-
-    def seekable(self) -> bool:
-        """True: any byte can be read next."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next byte lies."""
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte; beyond the end there is nothing to read."""
-        self._place = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._end}[whence] + offset)
-        return self._place
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer; how many bytes were left to fill it with."""
-        if hasattr(os, "preadv"):
-            count = os.preadv(self._fd, [buffer], self._place)
-        else:
-            os.lseek(self._fd, self._place, os.SEEK_SET)
-            data = os.read(self._fd, len(buffer))
-            count = len(data)
-            buffer[:count] = data
-        self._place += count
-        return count
-
-    def close(self) -> None:
-        """Close the file."""
-        super().close()
-        self._close()
-
-
-class BlockFile(BlobFile):
-    """A remote file that is read a few bytes here and there: by blocks, of which those used last are kept.
-
-    Args:
-        blob: Its bytes.
-    """
-
-    def __init__(self, blob: Blob, /) -> None:
-        super().__init__(blob)
-        self._blocks: OrderedDict[int, memoryview] = OrderedDict()
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer; how many bytes were left to fill it with."""
-        target = memoryview(buffer).cast("B")
-        start, stop = self._place, min(self._place + len(target), self.end)
-        if stop - start >= _BLOCK:
-            return super().readinto(buffer)
-        place = start
-        while place < stop:
-            number, inner = divmod(place, _BLOCK)
-            part = self._block(number)[inner : inner + stop - place]
-            target[place - start : place - start + len(part)] = part
-            place += len(part)
-        self._place = max(start, stop)
-        return max(0, stop - start)
-
-    def _block(self, number: int) -> memoryview:
-        if number in self._blocks:
-            self._blocks.move_to_end(number)
-            return self._blocks[number]
-        start = number * _BLOCK
-        stop = min(start + _BLOCK, self.end)
-        block = self._blocks[number] = self._blob.ranges(np.array([start]), np.array([stop]))[0]
-        if len(self._blocks) > _BLOCKS:
-            self._blocks.popitem(last=False)
-        return block

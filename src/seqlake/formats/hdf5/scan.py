@@ -331,6 +331,8 @@ class Hdf5Dataset(ScannedDataset):
         damage.
         """
         for source, why in self.columns.left_out.items():
+            if source in self.layout.omitted:
+                continue
             asked = why == "left out as asked"
             yield Finding(
                 code="hdf5-left-out",
