@@ -46,7 +46,7 @@ def test_aloha_cell_by_cell(tmp_path: Path) -> None:
     with pytest.raises(ReadOnlyError, match="Convert it first"):
         ds.delete("true")
     with h5py.File(folder / "episode_0.hdf5") as file, h5py.File(folder / "episode_1.hdf5") as other:
-        moments = ds[:2].statistics("action")["action"]
+        moments = sl.statistics(ds[:2], ["action"])["action"]
         both = np.concatenate([file["action"][()], other["action"][()]])
         np.testing.assert_allclose(moments.mean, both.mean(0), rtol=1e-5)
 

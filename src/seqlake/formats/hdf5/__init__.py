@@ -23,7 +23,7 @@ def open(location: str, /, *, storage: Mapping[str, str] | None = None) -> Hdf5D
 
     Example:
         ```python
-        sl.open("aloha/transfer_cube").statistics("action")
+        sl.statistics(sl.open("aloha/transfer_cube"), ["action"])
         ```
     """
     return scan(location, storage=storage)

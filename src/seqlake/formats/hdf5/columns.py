@@ -125,12 +125,12 @@ class Hdf5Column:
         }.get(self.role, "")
 
 
-class LeftOutError(ValueError):
+class NoColumnError(ValueError):
     """A data set that becomes no column; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Typing:
+class Hdf5Typing:
     """What is known beside a data set itself.
 
     Attributes:
@@ -153,10 +153,10 @@ class Typing:
             file: That episode's.
 
         Raises:
-            LeftOutError: None: says why.
+            NoColumnError: None: says why.
         """
         if array.kind == "other":
-            raise LeftOutError(f"{array.what}: not read")
+            raise NoColumnError(f"{array.what}: not read")
         if not array.shape:
             return self._value(name, source, array)
         if not self._has_steps(array):
@@ -172,7 +172,7 @@ class Typing:
             if (size := pixels(array)) is not None:
                 return self._pixels(name, source, array, size)
             if wanted in {"image", "video"}:
-                raise LeftOutError(f"{_shape(array)} is no pictures: expected uint8 or uint16 [T, H, W, 1 or 3]")
+                raise NoColumnError(f"{_shape(array)} is no pictures: expected uint8 or uint16 [T, H, W, 1 or 3]")
         return self._signal(name, source, array)
 
     def _has_steps(self, array: StoredArray) -> bool:
@@ -184,7 +184,7 @@ class Typing:
         if len(array.shape) > 1 and array.kind == "number":
             if abs(count - self.steps) <= max(2, self.steps * _NEAR):
                 return True  # it is meant to have as many: `check` says that it has not
-            raise LeftOutError(
+            raise NoColumnError(
                 f"{_shape(array)} has {count} entries where the episode has {self.steps} steps; if they are steps of "
                 "another rate, declare it: map={...: {'source': ..., 'type': 'trajectory', 'fps': ...}}"
             )
@@ -209,7 +209,7 @@ class Typing:
     def _signal(self, name: str, source: Hdf5Source, array: StoredArray) -> Hdf5Column:
         assert array.dtype is not None
         if 0 in array.step:
-            raise LeftOutError(f"{_shape(array)} has no numbers")
+            raise NoColumnError(f"{_shape(array)} has no numbers")
         number, shape = pa.from_numpy_dtype(array.dtype), array.step
         fields: dict[str, Any] = {"fps": self.fps}
         if shape:
@@ -218,7 +218,7 @@ class Typing:
             fields |= {key: value for key, value in self.declared.fields.items() if key != "type"}
             if prod(shape) != fields.get("dim", 1):
                 text = f"has {prod(shape)} numbers a step, {fields.get('dim')} are declared"
-                raise LeftOutError(f"{_shape(array)} {text}")
+                raise NoColumnError(f"{_shape(array)} {text}")
         kind = pa.list_(pa.list_(number, prod(shape))) if shape else pa.list_(number)
         fields.pop("dtype", None)
         column = Column(name, kind, Trajectory(dtype=number, **fields))
@@ -256,7 +256,7 @@ class Typing:
 
     def _encoded(self, name: str, source: Hdf5Source, array: StoredArray, file: Hdf5File) -> Hdf5Column:
         if len(array.shape) > 1 and array.kind != "number":
-            raise LeftOutError(f"{_shape(array)}: runs of bytes in several axes are not read")
+            raise NoColumnError(f"{_shape(array)}: runs of bytes in several axes are not read")
         head = file.steps(array, 0, 1)[0] if array.shape[0] else b""
         head = head.tobytes() if isinstance(head, np.ndarray) else bytes(head)
         kind = format_of(head[:64])
@@ -274,12 +274,12 @@ class Typing:
             value: What it is in one of them.
 
         Raises:
-            LeftOutError: None: says why.
+            NoColumnError: None: says why.
         """
         value = plain(value)
         if isinstance(value, np.ndarray):
             if value.dtype.kind not in "iufb" or value.dtype.itemsize > 8 or value.ndim != 1:
-                raise LeftOutError(f"an attribute of type {value.dtype} {list(value.shape)}: not read")
+                raise NoColumnError(f"an attribute of type {value.dtype} {list(value.shape)}: not read")
             number = pa.from_numpy_dtype(value.dtype)
             column = Column(name, pa.list_(number), self.declared or Embedding(dtype=number))
             return Hdf5Column(source=source, role="vector", column=column, dtype=value.dtype.name)
@@ -287,7 +287,7 @@ class Typing:
             return _column(name, source, "list", pa.list_(pa.string()), self.declared)
         kinds = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
         if type(value) not in kinds:
-            raise LeftOutError(f"an attribute of {type(value).__name__}: not read")
+            raise NoColumnError(f"an attribute of {type(value).__name__}: not read")
         return _column(name, source, "value", kinds[type(value)], self.declared)
 
 

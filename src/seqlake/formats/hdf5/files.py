@@ -32,7 +32,7 @@ _LOOKED_AT = 1 << 20  # bytes of a read in which a heap may begin; longer ones a
 _MOST_HEAP = 64 << 20
 
 
-class ReadableFile(io.RawIOBase):
+class Hdf5Bytes(io.RawIOBase):
     """A file that is read at any place, and looked at as it is read; its kinds say in `fill` where bytes come from.
 
     Args:
@@ -102,7 +102,7 @@ class ReadableFile(io.RawIOBase):
         return data[: self.fill(memoryview(data), start)] if data else data
 
 
-class LocalFile(ReadableFile):
+class LocalHdf5(Hdf5Bytes):
     """A file of this machine, read at places that it alone knows: processes that were forked share none of them.
 
     Args:
@@ -124,12 +124,12 @@ class LocalFile(ReadableFile):
         return len(data)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file for good."""
         super().close()
         self._close()
 
 
-class HeldFile(ReadableFile):
+class HeldHdf5(Hdf5Bytes):
     """A file that is in memory.
 
     Args:
@@ -141,13 +141,13 @@ class HeldFile(ReadableFile):
         self._data = data
 
     def fill(self, buffer: Any, place: int, /) -> int:
-        """Copy from memory."""
+        """Copy what is in memory."""
         part = self._data[place : place + len(buffer)]
         buffer[: len(part)] = part
         return len(part)
 
 
-class BlockFile(ReadableFile):
+class RemoteHdf5(Hdf5Bytes):
     """A remote file that is read a few bytes here and there: by blocks, of which those used last are kept.
 
     Args:
@@ -185,11 +185,11 @@ class BlockFile(ReadableFile):
         return block
 
 
-def bytes_of(blob: Blob, /) -> ReadableFile:
+def bytes_of(blob: Blob, /) -> Hdf5Bytes:
     """The bytes of a blob as a file: of one elsewhere a small one comes whole, of others the blocks that are needed."""
     if is_local(blob.location) and local_path(blob.location).is_file():
-        return LocalFile(local_path(blob.location))
+        return LocalHdf5(local_path(blob.location))
     view = blob.view()
     if view is None and blob.size > _WHOLE:
-        return BlockFile(blob)
-    return HeldFile(blob.ranges(np.array([0]), np.array([blob.size]))[0] if view is None else view)
+        return RemoteHdf5(blob)
+    return HeldHdf5(blob.ranges(np.array([0]), np.array([blob.size]))[0] if view is None else view)

@@ -17,8 +17,8 @@ from seqlake.errors import InvalidMetadataError, SchemaMismatchError, SeqlakeErr
 from seqlake.formats.hdf5.columns import (
     Hdf5Column,
     Hdf5Source,
-    LeftOutError,
-    Typing,
+    Hdf5Typing,
+    NoColumnError,
     literal,
     of_file,
     plain,
@@ -48,7 +48,7 @@ _ENVIRONMENT = "env_args"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileIn:
+class PlacedFile:
     """One file of a folder.
 
     Attributes:
@@ -66,7 +66,7 @@ class FileIn:
         return {"stem": name.rpartition(".")[0] or name, "folder": folder}
 
 
-class Layout:
+class Hdf5Layout:
     """How one project lays out its episodes; this one is of a file that is one episode, and knows nothing more.
 
     Args:
@@ -84,7 +84,7 @@ class Layout:
         """Steps per second; None where nobody says it."""
         return self.given
 
-    def episodes(self, file: Hdf5File | None, place: FileIn, names: Naming) -> list[Hdf5Episode]:  # noqa: ARG002 - the same
+    def episodes(self, file: Hdf5File | None, place: PlacedFile, names: EpisodeNames) -> list[Hdf5Episode]:  # noqa: ARG002 - the same
         """The rows of a file, which is None where nobody need look into it."""
         return [Hdf5Episode(id=names.of(place), values=place.values)]
 
@@ -103,15 +103,15 @@ class Layout:
         """A path of one episode as it is in every one."""
         return literal(path)
 
-    def beside(self, episode: Hdf5Episode, place: FileIn) -> Iterator[Hdf5Column]:  # noqa: ARG002 - the same
-        """Columns that name files beside."""
+    def beside(self, episode: Hdf5Episode, place: PlacedFile) -> Iterator[Hdf5Column]:  # noqa: ARG002 - the same
+        """Hdf5Columns that name files beside."""
         yield from ()
 
     def alike(self, column: Hdf5Column) -> bool:
         """Whether every step of an episode is meant to have an entry in this column."""
         return column.stepped
 
-    def portable(self) -> Layout:
+    def portable(self) -> Hdf5Layout:
         """The same without what cannot be sent to another process."""
         return self
 
@@ -126,14 +126,14 @@ class Layout:
         return {}
 
 
-class Aloha(Layout):
+class Aloha(Hdf5Layout):
     """ALOHA and ACT: a folder of `episode_N.hdf5` with /action and /observations."""
 
     name = "aloha"
     omitted = {"/compress_len": "lengths of padded pictures, which their own ends tell"}  # noqa: RUF012 - never changed
 
 
-class Droid(Layout):
+class Droid(Hdf5Layout):
     """DROID: a folder an episode, with `trajectory.h5`, videos and a JSON of what is known of it."""
 
     name = "droid"
@@ -146,17 +146,17 @@ class Droid(Layout):
         """The rate at which all of it was recorded."""
         return self.given or _DROID_RATE
 
-    def episodes(self, file: Hdf5File | None, place: FileIn, names: Naming) -> list[Hdf5Episode]:  # noqa: ARG002 - the same
+    def episodes(self, file: Hdf5File | None, place: PlacedFile, names: EpisodeNames) -> list[Hdf5Episode]:  # noqa: ARG002 - the same
         """One, called as its folder, with the serial numbers of its cameras."""
         folder = posixpath.dirname(place.path)
         values = {**place.values, **self._serials(place, folder)}
         return [Hdf5Episode(id=folder or names.of(place), values=values)]
 
-    def portable(self) -> Layout:
+    def portable(self) -> Hdf5Layout:
         """Without what reads files: episodes are known by then."""
         return Droid(self.given)
 
-    def _serials(self, place: FileIn, folder: str) -> dict[str, str]:
+    def _serials(self, place: PlacedFile, folder: str) -> dict[str, str]:
         notes = [one for one in place.beside if re.fullmatch(r"metadata_.*\.json", posixpath.basename(one))]
         known: Any = {}
         if notes and self._read is not None:
@@ -196,7 +196,7 @@ class Droid(Layout):
                 general = re.sub(rf"(?<![A-Za-z0-9]){re.escape(serial)}(?![A-Za-z0-9])", f"{{{camera}}}", general)
         return general
 
-    def beside(self, episode: Hdf5Episode, place: FileIn) -> Iterator[Hdf5Column]:
+    def beside(self, episode: Hdf5Episode, place: PlacedFile) -> Iterator[Hdf5Column]:
         """The video of each camera, and that of both its eyes where it is there."""
         for camera in _CAMERAS:
             for suffix, name in (("", camera), ("-stereo", f"{camera}_stereo")):
@@ -206,7 +206,7 @@ class Droid(Layout):
                     yield Hdf5Column(source=source, role="file", column=Column(name, pa.string(), Video()))
 
 
-class Robomimic(Layout):
+class Robomimic(Hdf5Layout):
     """robomimic and its kin (LIBERO, MimicGen, RoboCasa): files of `data/demo_N`, splits in `mask`."""
 
     name = "robomimic"
@@ -228,7 +228,7 @@ class Robomimic(Layout):
             return None
         return rate if 0 < rate < 1e6 else None
 
-    def episodes(self, file: Hdf5File | None, place: FileIn, names: Naming) -> list[Hdf5Episode]:
+    def episodes(self, file: Hdf5File | None, place: PlacedFile, names: EpisodeNames) -> list[Hdf5Episode]:
         """The demonstrations, in the order of their numbers."""
         assert file is not None
         splits = self._splits(file)
@@ -271,7 +271,7 @@ class Robomimic(Layout):
         return f"next_{rest}".replace("/", ".") if slash and first == "next_obs" else path.replace("/", ".")
 
 
-class Declared(Layout):
+class DeclaredLayout(Hdf5Layout):
     """What a mapping says.
 
     Args:
@@ -319,7 +319,7 @@ class Declared(Layout):
         """Whether groups, or ends, are episodes."""
         return self._pattern is not None or self.episode_ends is not None
 
-    def episodes(self, file: Hdf5File | None, place: FileIn, names: Naming) -> list[Hdf5Episode]:
+    def episodes(self, file: Hdf5File | None, place: PlacedFile, names: EpisodeNames) -> list[Hdf5Episode]:
         """One a file, one a group, or one for each end."""
         if file is None or not self.looks:
             return super().episodes(file, place, names)
@@ -339,7 +339,7 @@ class Declared(Layout):
             for number, (start, stop) in enumerate(pairwise(bounds))
         ]
 
-    def _groups(self, file: Hdf5File, place: FileIn, names: Naming, pattern: str) -> list[Hdf5Episode]:
+    def _groups(self, file: Hdf5File, place: PlacedFile, names: EpisodeNames, pattern: str) -> list[Hdf5Episode]:
         folder, _, part = pattern.rpartition("/")
         filled = Hdf5Source(path=folder or "/").filled(place.values)
         matching = re.compile("".join("(.+)" if one == "{episode}" else re.escape(one) for one in _split(part)))
@@ -355,7 +355,7 @@ class Declared(Layout):
         """Those that were declared."""
         yield from ((name, source) for name, source in self.parsed.items() if not source.file)
 
-    def beside(self, episode: Hdf5Episode, place: FileIn) -> Iterator[Hdf5Column]:  # noqa: ARG002 - others do
+    def beside(self, episode: Hdf5Episode, place: PlacedFile) -> Iterator[Hdf5Column]:  # noqa: ARG002 - others do
         """Those that were declared as files."""
         for name, source in self.parsed.items():
             if source.file:
@@ -368,7 +368,7 @@ class Declared(Layout):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The mapping."""
+        """The mapping that was declared."""
         return {"map": {name: str(source) for name, source in self.parsed.items()}}
 
 
@@ -378,7 +378,7 @@ def _split(part: str) -> list[str]:
 
 
 @dataclass(slots=True)
-class Naming:
+class EpisodeNames:
     """Ids of rows: as short as they can be and still differ.
 
     Attributes:
@@ -390,12 +390,12 @@ class Naming:
     endings: bool = False
 
     @staticmethod
-    def among(paths: Sequence[str], /, *, single: bool) -> Naming:
+    def among(paths: Sequence[str], /, *, single: bool) -> EpisodeNames:
         """How rows in these files are called."""
         stems = Counter(path.rpartition(".")[0] for path in paths)
-        return Naming(single, max(stems.values(), default=0) > 1)
+        return EpisodeNames(single, max(stems.values(), default=0) > 1)
 
-    def of(self, place: FileIn, episode: str = "") -> str:
+    def of(self, place: PlacedFile, episode: str = "") -> str:
         """The id of a row: file and episode, of what there are several."""
         stem = place.path if self.endings else place.path.rpartition(".")[0] or place.path
         if not episode:
@@ -403,7 +403,7 @@ class Naming:
         return episode if self.single else f"{stem}/{episode}"
 
 
-def layout_of(file: Hdf5File, place: FileIn, fps: float | None, read: Callable[[str], bytes], /) -> Layout:
+def layout_of(file: Hdf5File, place: PlacedFile, fps: float | None, read: Callable[[str], bytes], /) -> Hdf5Layout:
     """The layout that a file has.
 
     Raises:
@@ -443,7 +443,7 @@ def typical(arrays: Iterable[StoredArray], /) -> int | None:
 
 
 @dataclass(slots=True)
-class Columns:
+class Hdf5Columns:
     """The columns of a dataset, as one of its episodes has them.
 
     Attributes:
@@ -468,8 +468,8 @@ class Columns:
 
 
 def columns_of(
-    layout: Layout, file: Hdf5File, episode: Hdf5Episode, place: FileIn, /, *, without: Sequence[str] = ()
-) -> Columns:
+    layout: Hdf5Layout, file: Hdf5File, episode: Hdf5Episode, place: PlacedFile, /, *, without: Sequence[str] = ()
+) -> Hdf5Columns:
     """The columns, after one look at an episode.
 
     Args:
@@ -482,8 +482,8 @@ def columns_of(
     Raises:
         SchemaMismatchError: No column is left, or one of `without` is nothing.
     """
-    columns, unused = Columns(), set(without)
-    fps, declared = layout.fps(file), layout.columns if isinstance(layout, Declared) else {}
+    columns, unused = Hdf5Columns(), set(without)
+    fps, declared = layout.fps(file), layout.columns if isinstance(layout, DeclaredLayout) else {}
     listed = list(layout.sources(file, episode))
     steps = typical(_looked_at(listed, file, episode))
     for name, source in listed:
@@ -494,7 +494,7 @@ def columns_of(
         why = "left out as asked" if asked else layout.omitted.get(str(source), "")
         if not why and named != name and source.attribute:
             why = "an attribute that another column is called as"
-        typing = Typing(steps=steps, fps=fps, declared=kind)
+        typing = Hdf5Typing(steps=steps, fps=fps, declared=kind)
         column = why or _column_or_why(named, source, typing, file, episode)
         if isinstance(column, Hdf5Column):
             columns.add(column)
@@ -537,27 +537,27 @@ def _names(text: str, source: Hdf5Source, column: str, episode: Hdf5Episode) -> 
 
 
 def _column_or_why(
-    name: str, source: Hdf5Source, typing: Typing, file: Hdf5File, episode: Hdf5Episode
+    name: str, source: Hdf5Source, typing: Hdf5Typing, file: Hdf5File, episode: Hdf5Episode
 ) -> Hdf5Column | str:
     try:
         return _typed(name, source, typing, file, episode)
-    except LeftOutError as error:
+    except NoColumnError as error:
         return str(error)
     except SeqlakeError as error:
         return error.message.rstrip(".")
 
 
-def _typed(name: str, source: Hdf5Source, typing: Typing, file: Hdf5File, episode: Hdf5Episode) -> Hdf5Column:
+def _typed(name: str, source: Hdf5Source, typing: Hdf5Typing, file: Hdf5File, episode: Hdf5Episode) -> Hdf5Column:
     path = source.filled(episode.values)
     if path is None:
-        raise LeftOutError("the first episode does not have it")
+        raise NoColumnError("the first episode does not have it")
     if source.attribute:
         value = plain(file.attribute(path, source.attribute))
         value = keyed(value, source.key, file.name, str(source))
         if value is None:
-            raise LeftOutError("no attribute of this name that is read")
+            raise NoColumnError("no attribute of this name that is read")
         return typing.of_attribute(name, source, value)
     array = file.array(path)
     if array is None:
-        raise LeftOutError(f"{file.name} has no data set {path!r}")
+        raise NoColumnError(f"{file.name} has no data set {path!r}")
     return typing.of_array(name, source, array, file)

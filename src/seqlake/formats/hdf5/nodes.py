@@ -121,7 +121,7 @@ class Hdf5File:
             ) from error
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file for good."""
         self._arrays.clear()
         self._file.close()
         self._bytes.close()

@@ -87,7 +87,7 @@ class Hdf5Reader(ScannedReader):
         return self._opened
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file for good."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None

@@ -22,7 +22,16 @@ from seqlake.errors import CorruptFileError, DatasetNotFoundError, SeqlakeError,
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._mapping import wanted
-from seqlake.formats.hdf5.layouts import ENDINGS, Columns, Declared, FileIn, Layout, Naming, columns_of, layout_of
+from seqlake.formats.hdf5.layouts import (
+    ENDINGS,
+    DeclaredLayout,
+    EpisodeNames,
+    Hdf5Columns,
+    Hdf5Layout,
+    PlacedFile,
+    columns_of,
+    layout_of,
+)
 from seqlake.formats.hdf5.nodes import MAGIC, Hdf5File, natural
 from seqlake.formats.hdf5.reading import SPLIT, Hdf5Episode, Hdf5Reader
 from seqlake.shards.scanned import ScannedDataset, ScannedShard
@@ -151,7 +160,7 @@ def scan(
     folder = _Folder.of(absolute(location), storage)
     if episode_ends is not None and map is None:
         raise ValueError("episode_ends says where the episodes of a `map` end: give both.")
-    declared = None if map is None else Declared(wanted(map), episode_ends, fps)
+    declared = None if map is None else DeclaredLayout(wanted(map), episode_ends, fps)
     return folder.dataset(declared, fps=fps, without=list(without))
 
 
@@ -162,7 +171,7 @@ class _Folder:
     root: str
     store: Store
     storage: Mapping[str, str] | None = field(repr=False)
-    files: Sequence[FileIn]
+    files: Sequence[PlacedFile]
     sizes: Mapping[str, int]
     single: bool
 
@@ -176,7 +185,7 @@ class _Folder:
                 root=root,
                 store=store,
                 storage=storage,
-                files=[FileIn(path=name, beside=folder)],
+                files=[PlacedFile(path=name, beside=folder)],
                 sizes={},
                 single=True,
             )
@@ -194,7 +203,7 @@ class _Folder:
             raise DatasetNotFoundError(
                 f"{place} holds no HDF5 file (*.hdf5, *.h5).", path=place, hint="Name the folder that they lie in."
             )
-        files = [FileIn(path=path, beside=by_folder[posixpath.dirname(path)]) for path in paths]
+        files = [PlacedFile(path=path, beside=by_folder[posixpath.dirname(path)]) for path in paths]
         return _Folder(root=place, store=store, storage=storage, files=files, sizes=listed, single=len(files) == 1)
 
     def _blobs(self) -> dict[str, Blob]:
@@ -203,14 +212,14 @@ class _Folder:
             return {one.path: whole.known(one.path, self.sizes[one.path]) for one in self.files}
         return {one.path: self.store.blob(one.path) for one in self.files}
 
-    def dataset(self, declared: Declared | None, *, fps: float | None, without: Sequence[str]) -> Hdf5Dataset:
+    def dataset(self, declared: DeclaredLayout | None, *, fps: float | None, without: Sequence[str]) -> Hdf5Dataset:
         try:
             blobs = self._blobs()
         except FileNotFoundError as error:
             if isinstance(error, SeqlakeError):
                 raise
             raise DatasetNotFoundError(f"{self.root} holds no {self.files[0].path}.", path=self.root) from None
-        names = Naming.among([one.path for one in self.files], single=self.single)
+        names = EpisodeNames.among([one.path for one in self.files], single=self.single)
         layout, rows, first = self._looked_at(declared, blobs, names, fps, without)
         schema = _schema(first, layout, rows)
         shards = list(self._shards(rows, blobs, first, schema))
@@ -227,16 +236,16 @@ class _Folder:
 
     def _looked_at(
         self,
-        declared: Declared | None,
+        declared: DeclaredLayout | None,
         blobs: Mapping[str, Blob],
-        names: Naming,
+        names: EpisodeNames,
         fps: float | None,
         without: Sequence[str],
-    ) -> tuple[Layout, list[tuple[FileIn, list[Hdf5Episode]]], Columns]:
+    ) -> tuple[Hdf5Layout, list[tuple[PlacedFile, list[Hdf5Episode]]], Hdf5Columns]:
         """The layout, the rows of every file, and the columns as the first row has them."""
-        layout: Layout | None = declared
-        rows: list[tuple[FileIn, list[Hdf5Episode]]] = []
-        first: Columns | None = None
+        layout: Hdf5Layout | None = declared
+        rows: list[tuple[PlacedFile, list[Hdf5Episode]]] = []
+        first: Hdf5Columns | None = None
         for place in self.files:
             if layout is not None and first is not None and not layout.looks:
                 rows.append((place, layout.episodes(None, place, names)))
@@ -260,11 +269,11 @@ class _Folder:
 
     def _shards(
         self,
-        rows: Sequence[tuple[FileIn, list[Hdf5Episode]]],
+        rows: Sequence[tuple[PlacedFile, list[Hdf5Episode]]],
         blobs: Mapping[str, Blob],
-        first: Columns,
+        first: Hdf5Columns,
         schema: Schema,
-    ) -> Iterator[tuple[ScannedShard, tuple[FileIn, Sequence[Hdf5Episode]]]]:
+    ) -> Iterator[tuple[ScannedShard, tuple[PlacedFile, Sequence[Hdf5Episode]]]]:
         """One a file, or several of a large one."""
         described = repr([[str(one.source), one.role, one.dtype, one.shape] for one in first.columns.values()])
         described += repr([[column.name, str(column.logical)] for column in schema.values()])
@@ -288,7 +297,7 @@ class _Folder:
                 yield shard, (place, part)
 
 
-def _schema(first: Columns, layout: Layout, rows: Sequence[tuple[FileIn, Sequence[Hdf5Episode]]]) -> Schema:
+def _schema(first: Hdf5Columns, layout: Hdf5Layout, rows: Sequence[tuple[PlacedFile, Sequence[Hdf5Episode]]]) -> Schema:
     declared: dict[str, Any] = {}
     if SPLIT not in first.columns and any(episode.split is not None for _, part in rows for episode in part):
         declared[SPLIT] = Column(SPLIT, pa.string())
@@ -309,9 +318,9 @@ class Hdf5Dataset(ScannedDataset):
         storage: Options of the store; never printed.
     """
 
-    layout: Layout
-    columns: Columns
-    listing: Sequence[tuple[FileIn, Sequence[Hdf5Episode]]]
+    layout: Hdf5Layout
+    columns: Hdf5Columns
+    listing: Sequence[tuple[PlacedFile, Sequence[Hdf5Episode]]]
     blobs: Mapping[str, Blob]
     storage: Mapping[str, str] | None = None
 
@@ -348,7 +357,9 @@ class Hdf5Dataset(ScannedDataset):
                 for row, episode in enumerate(episodes):
                     yield from islice(self._check_episode(reader, place, row, episode), _MOST_FINDINGS)
 
-    def _check_episode(self, reader: Hdf5Reader, place: FileIn, row: int, episode: Hdf5Episode) -> Iterator[Finding]:
+    def _check_episode(
+        self, reader: Hdf5Reader, place: PlacedFile, row: int, episode: Hdf5Episode
+    ) -> Iterator[Finding]:
         lengths: dict[str, int] = {}
         try:
             for column in self.columns.columns.values():
@@ -367,8 +378,8 @@ class Hdf5Dataset(ScannedDataset):
                 text = f"it has {length} steps, where most columns of this episode have {usual}"
                 yield _finding("hdf5-length", "error", text, place, episode, name)
 
-    def _strangers(self, file: Hdf5File, place: FileIn, episode: Hdf5Episode) -> Iterator[Finding]:
-        if isinstance(self.layout, Declared):
+    def _strangers(self, file: Hdf5File, place: PlacedFile, episode: Hdf5Episode) -> Iterator[Finding]:
+        if isinstance(self.layout, DeclaredLayout):
             return  # the rest was not asked for
         known = {str(column.source) for column in self.columns.columns.values()} | self.columns.left_out.keys()
         for _, source in self.layout.sources(file, episode):
@@ -378,7 +389,7 @@ class Hdf5Dataset(ScannedDataset):
 
 
 def _check_cell(
-    reader: Hdf5Reader, place: FileIn, row: int, episode: Hdf5Episode, column: Hdf5Column
+    reader: Hdf5Reader, place: PlacedFile, row: int, episode: Hdf5Episode, column: Hdf5Column
 ) -> tuple[Finding | None, int | None]:
     """What is wrong with one cell, and how many steps it has."""
     try:
@@ -403,7 +414,7 @@ def _check_cell(
     return None, length
 
 
-def _finding(code: str, severity: Any, text: str, place: FileIn, episode: Hdf5Episode, column: str = "") -> Finding:
+def _finding(code: str, severity: Any, text: str, place: PlacedFile, episode: Hdf5Episode, column: str = "") -> Finding:
     return Finding(
         code=code, severity=severity, message=text, location=place.path, sequence_id=episode.id, column=column
     )
