@@ -136,10 +136,14 @@ class HasSound(Protocol):
 
 
 # ---- readers of shards
+@runtime_checkable
 class StepReader(ShardReader, Protocol):
     """Part of one long cell that is not flat (HDF5, zarr, MCAP)."""
 
-    def slice(self, column: str, row: int, start: int, stop: int, /) -> NDArray[Any]: ...
+    def slice(self, column: str, row: int, start: int, stop: int, /) -> NDArray[Any]:
+        """[stop - start, ...] steps that the cell has: numbers of the column's type and shape, or encoded images as
+        objects (`bytes`, None where a step has none). IndexError for others, and for a null cell.
+        """
 
 
 @runtime_checkable

@@ -201,7 +201,7 @@ def ways(kind: str, place: str) -> dict[str, Callable[[], Any]]:
     from seqlake import plugins
 
     def source() -> Any:
-        plug = {"mds": "mds", "json": "jsonl", "l5kit": "l5kit", "rlds": "rlds"}.get(kind, "xsv")
+        plug = {"mds": "mds", "json": "jsonl", "l5kit": "l5kit", "rlds": "rlds", "hdf5": "hdf5"}.get(kind, "xsv")
         return plugins.load("formats", plug).scan(place)
 
     def flat() -> Any:
@@ -235,7 +235,8 @@ def ways(kind: str, place: str) -> dict[str, Callable[[], Any]]:
         read = source()
         steps = [name for name in ("ego_translation", "action") if name in read.schema]
         samples = [name for name in read.schema.names if name != "p"]  # whose bytes are no pictures
-        window: Any = samples if kind not in {"l5kit", "rlds"} else {name: range(2) for name in steps}
+        steps += [name for name in ("actions", "top") if name in read.schema]
+        window: Any = samples if kind not in {"l5kit", "rlds", "hdf5"} else {name: range(2) for name in steps}
         if not window:
             return None
         batches = sl.Loader(read, window=window, batch_size=4).dataset()
@@ -254,7 +255,7 @@ def ways(kind: str, place: str) -> dict[str, Callable[[], Any]]:
     }
     if kind == "l5kit":
         return found | of_stores(place)
-    if kind != "rlds":
+    if kind not in {"rlds", "hdf5"}:
         found["one by one"] = lambda: [plain(one) for one in source()]
         found["by number"] = lambda: plain([one[n] for one in [source()] for n in range(len(one))])
     return found
@@ -382,7 +383,7 @@ def counted(kind: str, base: Path, counts: Any, *, first: int = 0, count: int) -
     """Change and read `count` times in processes of their own, into a `Counts`.
 
     Args:
-        kind: Of reader: `mds`, `csv`, `tsv`, `xsv`, `json`, `l5kit`, `rlds`.
+        kind: Of reader: `mds`, `csv`, `tsv`, `xsv`, `json`, `l5kit`, `rlds`, `hdf5`.
         base: A folder that holds the one to be changed.
         counts: What is counted into.
         first: The seed of the first change.

@@ -32,6 +32,8 @@ OFTEN = (
     "L5Kit, Blosc",
     "L5Kit, zlib",
     "L5Kit, zip",
+    "HDF5, a file an episode",
+    "HDF5, demonstrations",
     "RLDS",
 )
 
@@ -69,6 +71,30 @@ def store(codec: str, *, archive: int | None = None) -> Callable[[Path], object]
     return make
 
 
+def episodes(home: Path, **options: Any) -> None:
+    h5py = pytest.importorskip("h5py")
+    (home / "set").mkdir()
+    for number, steps in enumerate((5, 4)):
+        with h5py.File(home / "set" / f"episode_{number}.hdf5", "w") as file:
+            file["action"] = np.arange(steps * 3.0).reshape(steps, 3)
+            file.create_dataset("observations/qpos", data=np.arange(steps * 2.0).reshape(steps, 2), **options)
+            file.create_dataset("observations/images/top", data=np.full((steps, 9, 8, 3), number, "u1"), **options)
+            file.create_dataset("note", data=["a" * steps] * steps, dtype=h5py.string_dtype())
+            file.attrs["task"] = "pick"
+
+
+def demonstrations(home: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    (home / "set").mkdir()
+    with h5py.File(home / "set" / "demo.hdf5", "w", libver="latest") as file:
+        for number, steps in enumerate((5, 4, 3)):
+            options = {"chunks": (2, 3), "compression": "gzip", "shuffle": True, "fletcher32": True}
+            file.create_dataset(f"data/demo_{number}/actions", data=np.arange(steps * 3.0).reshape(-1, 3), **options)
+            file.create_dataset(f"data/demo_{number}/obs/x", data=np.arange(steps), maxshape=(None,))
+        file["data"].attrs["env_args"] = '{"env_kwargs": {"control_freq": 20}}'
+        file["mask/train"] = np.array([b"demo_0", b"demo_2"])
+
+
 REZIPPED = "a member that somebody changed and packed anew is a value"
 READERS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "MDS": ("mds", samples, "no hash in the index"),
@@ -88,6 +114,9 @@ READERS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "L5Kit, lz4": ("l5kit", store("lz4"), "chunks of zarr have no checksum"),
     "L5Kit, zip": ("l5kit", store("blosc-1", archive=zipfile.ZIP_STORED), REZIPPED),
     "L5Kit, zip, deflated": ("l5kit", store("none", archive=zipfile.ZIP_DEFLATED), REZIPPED),
+    "HDF5, a file an episode": ("hdf5", episodes, "values of HDF5 have no checksum"),
+    "HDF5, packed": ("hdf5", lambda home: episodes(home, compression="lzf"), "values of HDF5 have no checksum"),
+    "HDF5, demonstrations": ("hdf5", demonstrations, "values of HDF5 have no checksum"),
     "RLDS": ("rlds", lambda home: tfds.arm_folder().write(home / "arm"), ""),
 }
 """Reader -> its kind, how its folder is made, and why a changed byte may go unnoticed."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
-from seqlake import grouping, plugins
+from seqlake import grouping, media, plugins
 from seqlake.abilities import MayBeUntyped, OfALake, OpensUntyped, Removable, ScansRows, WritesSamples, ability
 from seqlake.arguments import advice
 from seqlake.dataset import in_place
@@ -76,7 +76,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
 ) -> Dataset:
     """Open a Mixtrain dataset, at its newest version or at an older one.
 
-    A LeRobot folder opens, too, and is read in place: it has one version, and what writes is refused.
+    A LeRobot folder opens, too, and HDF5 of robot episodes: read in place, in one version; what writes is refused.
 
     Args:
         location: A folder or its `mixtrain.json`, a path or URI; a lake's address, as in `iceberg://catalog/ns.table`;
@@ -681,7 +681,9 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
     if local is not None and not local.exists():
         return "nothing is there", f"Check the path, or: {create_it}"
     if local is not None and local.is_file():
-        return "it is one file", f"Read a Parquet file with sl.scan({place!r})."
+        known = media.hint(local.name, open_store(str(local.parent), storage=storage).blob(local.name))
+        is_table = not known or "Parquet" in known
+        return "it is one file", f"Read a Parquet file with sl.scan({place!r})." if is_table else known
     name = format_of(place, storage)
     if name is not None:
         return (

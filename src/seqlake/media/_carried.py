@@ -44,6 +44,8 @@ class Carried(NamedTuple):
 _ZIP, _HDF5, _SQLITE, _GZIP = b"PK\x03\x04", b"\x89HDF\r\n\x1a\n", b"SQLite format 3\0", b"\x1f\x8b"
 _PICKLE = tuple(bytes([0x80, version]) for version in range(2, 6))
 _TRUST = "; a pickle runs whatever its writer put in: only from people you trust"
+_H5PY = "h5py.File(file.open())"
+_EPISODES = "; h5py comes with pip install 'seqlake[hdf5]', and a file of robot episodes opens by sl.open"
 _BAG = "rosbags.highlevel.AnyReader([pathlib.Path(file.location)])"
 # Of what begins alike the container comes first: it is what is said where the name says nothing more.
 KINDS = (
@@ -51,9 +53,9 @@ KINDS = (
     Carried("a ROS 1 bag", _BAG, (".bag",), (b"#ROSBAG V",)),
     Carried("an SQLite database", "sqlite3.connect(file.location)", (".sqlite", ".sqlite3", ".db"), (_SQLITE,)),
     Carried("a ROS 2 bag", _BAG, (".db3",), (_SQLITE,)),
-    Carried("an HDF5 file", "h5py.File(file.open())", (".h5", ".hdf5", ".hdf", ".nc"), (_HDF5,)),
+    Carried("an HDF5 file", _H5PY, (".h5", ".hdf5", ".hdf", ".nc"), (_HDF5,), _EPISODES),
     Carried("a MATLAB file", "scipy.io.loadmat(file.open())", (".mat",), (b"MATLAB 5.0",)),
-    Carried("a MATLAB 7.3 file (HDF5)", "h5py.File(file.open())", (".mat",), (b"MATLAB 7.3", _HDF5)),
+    Carried("a MATLAB 7.3 file (HDF5)", _H5PY, (".mat",), (b"MATLAB 7.3", _HDF5)),
     Carried("a numpy array", "numpy.load(file.open(), allow_pickle=False)", (".npy",), (b"\x93NUMPY",)),
     Carried("a ZIP archive", "zipfile.ZipFile(file.open())", (".zip",), (_ZIP,)),
     Carried("numpy arrays", "numpy.load(file.open(), allow_pickle=False)", (".npz",), (_ZIP,)),

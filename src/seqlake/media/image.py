@@ -370,7 +370,7 @@ def _netpbm(data: bytes | memoryview, head: PictureHead, name: str, size: Size |
     if len(data) - start < count * (head.bits // 8):
         raise _damaged(name, f"it ends after {len(data):,} bytes")
     pixels = np.frombuffer(data, ">u2" if head.bits > 8 else "u1", count, start)
-    if pixels.max(initial=0) > largest:
+    if largest < (1 << head.bits) - 1 and pixels.max(initial=0) > largest:
         raise _damaged(name, f"expected values up to {largest}, found {pixels.max()}")
     return pixels.astype(head.dtype).reshape(height, width, head.channels)
 

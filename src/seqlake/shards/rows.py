@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.abilities import HasLengths, HoldsFiles, Verbatim, ability
+from seqlake.abilities import HasLengths, HoldsFiles, StepReader, Verbatim, ability
 from seqlake.shards.reading import rows_asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from seqlake.abilities import Kind
     from seqlake.protocols import Blob, Flat, Ints, Shard, ShardReader
@@ -98,6 +99,12 @@ class RowsReader:
         known = ability(self.inner, HasLengths)
         lengths = None if known is None else known.lengths(column)
         return None if lengths is None else lengths[self._keep]
+
+    def slice(self, column: str, row: int, start: int, stop: int, /) -> NDArray[Any]:
+        """Some steps of one cell, where the shard below reads them so; `row` counts among the kept."""
+        able = ability(self.inner, StepReader)
+        assert able is not None  # or `ability` would not have said that this can
+        return able.slice(column, int(self._keep[rows_asked(np.array([row]), len(self._keep))][0]), start, stop)
 
     def verbatim(self, column: str, rows: Ints, /) -> list[memoryview] | None:
         """Cells that are bytes, where they lie, if the shard below gives them so; `rows` counts among the kept."""

@@ -204,9 +204,14 @@ class WindowAssembler:
         shape = cells.shape if cells.shape is not None else ()
         stored = cells.layouts[0].stored if len(cells.layouts) == 1 else cells.dtype
         values = np.zeros((*numbers.shape, *shape), dtype=stored)
-        kinds = cells.layout[self.opened.shard_of(rows)]
+        shards = self.opened.shard_of(rows)
+        kinds, sliced = cells.layout[shards], self.opened.slices.has(cells.name, shards)
+        for place in np.flatnonzero(sliced & (cells.steps[rows] > 0)).tolist():
+            shard = int(shards[place])
+            row = int(rows[place]) - self.opened.rows(shard).start
+            values[place] = self.opened.slices.read(cells.name, shard, row, numbers[place])
         for kind, layout in enumerate(cells.layouts):
-            places = np.flatnonzero((kinds == kind) & (cells.steps[rows] > 0))
+            places = np.flatnonzero((kinds == kind) & (cells.steps[rows] > 0) & ~sliced)
             if not len(places) or not layout.width:
                 continue
             addresses = cells.address[rows[places], None] + numbers[places] * layout.stride
@@ -241,6 +246,7 @@ class WindowAssembler:
         cells = self.opened.cells[track.column]
         if (
             track.first is not None
+            and not self.opened.slices.has(track.column, self.opened.shard_of(samples.rows)).any()
             and len(cells.layouts) == 1
             and 0 < cells.layouts[0].width == cells.layouts[0].stride
         ):

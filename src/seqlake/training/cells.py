@@ -121,6 +121,12 @@ class StepColumn:
         self._agree(layout, flat.blob.location)
         self._set(shard, rows, layout, np.zeros_like(flat.start), np.maximum(flat.steps, 0))
 
+    def count_alone(self, shard: int, rows: slice, steps: Ints) -> None:
+        """Take in how many steps there are in a shard of which windows are read step by step: none is in memory."""
+        shape = self.shape or ()
+        layout = StepLayout(self.dtype, shape, prod(shape) * self.dtype.itemsize)
+        self._set(shard, rows, layout, np.zeros(len(steps), np.int64), np.maximum(steps, 0))
+
     def keep(self, shard: int, rows: slice, values: NDArray[Any], steps: Ints, memory: Memory) -> None:
         """Take in a shard that was decoded: its steps one after the other, C-contiguous."""
         shape = values.shape[1:]

@@ -25,6 +25,7 @@ from seqlake.training.needs import UNKNOWN, Budget, size_text
 from seqlake.training.residents import Residents
 from seqlake.training.shard_cache import is_remote
 from seqlake.training.shard_cache.sizes import Size, StepsOf, decoded
+from seqlake.training.slices import Slices
 from seqlake.training.telemetry import ORIGINS
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Opened(ColumnStore):
     Attributes:
         ranged: The shards whose windows are read by range.
         transfers: What reads stores.
+        slices: The columns of shards of which windows are read step by step.
         seconds: Spent on opening and looking at shards.
 
     Args:
@@ -74,6 +76,7 @@ class Opened(ColumnStore):
         self.ranged = Ranged(survey, cache, self.transfers, images=bool(images))
         super().__init__(schema, survey, Memory(busy=self.transfers.is_busy))
         self.seconds = 0.0
+        self.slices = Slices(survey, self.cells)
         self._schema = schema
         self._tolerant = tolerant
         self._has_images = bool(images)
@@ -128,6 +131,8 @@ class Opened(ColumnStore):
         copy = self._residents.size(shard, steps, look=look) if is_remote(original) else Size(0)
         nbytes = 0.0
         for name, cells in self.cells.items():
+            if name in self.slices.known(shard):
+                continue
             if copy.decodes or cells.dtype == np.bool_:
                 size = _decoded_bytes(self.survey, cells, rows, unknown=inf)
                 nbytes += decoded(original, self._schema[name]) if size == inf and look else size
@@ -331,6 +336,8 @@ class Opened(ColumnStore):
             flats = (reader.flat(name) for name in self.cells)
             if all(flat is not None and flat.blob.view() is not None for flat in flats):
                 return reader
+            if self.slices.look(shard, reader):
+                return reader
             reader.close()
         self._copies = True
         self._come_to(shard)
@@ -344,7 +351,11 @@ class Opened(ColumnStore):
     def take(self, reader: ShardReader, shard: int, names: Sequence[str]) -> None:
         """Take in columns of a shard: where they lie in the file, or else decoded."""
         decode, blobs = [], {}
+        sliced = self.slices.known(shard)
         for name in names:
+            if name in sliced:
+                self.cells[name].count_alone(shard, self.rows(shard), sliced[name])
+                continue
             flat = reader.flat(name) if name in self.cells else None
             if flat is None or flat.blob.view() is None:
                 decode.append(name)

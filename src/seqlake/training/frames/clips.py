@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from seqlake import media
-from seqlake.abilities import HasStarts, HoldsFiles, ability
+from seqlake.abilities import HasLengths, HasStarts, HoldsFiles, ability
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Source
 from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob
+from seqlake.training.slices import StepReaders
 from seqlake.windows.frames import Shown, by_time
 from seqlake.windows.sources import FileSpan, cell_token, held_span, located, place_of
 
@@ -54,6 +55,7 @@ class EncodedCells:
         self._opened = opened
         self._lock = Lock()
         self._kept: dict[int, list[Any]] = {}  # shard -> a cell for each row
+        self._readers = StepReaders(opened.reader)
         opened.lend(self)
 
     def forget(self, shard: int) -> bool:
@@ -78,6 +80,22 @@ class EncodedCells:
             else:
                 cells = self._cells(shard, rows - first)
         return dict(zip(rows.tolist(), cells, strict=True))
+
+    def counts(self, rows: Ints) -> dict[int, int] | None:
+        """How many images some rows of one shard have, -1 where null; None where they cannot be read one by one."""
+        shard = int(self._opened.shard_of(rows[:1])[0])
+        first = int(self._survey.first_rows[shard])
+        with self._readers.use(shard) as reader:
+            known = None if reader is None else ability(reader, HasLengths)
+            lengths = None if known is None else known.lengths(self._name)
+        return None if lengths is None else {row: int(lengths[row - first]) for row in rows.tolist()}
+
+    def steps(self, row: int, start: int, stop: int) -> list[Any]:
+        """Some images of a row, where `counts` knows them; None where a step has none."""
+        shard = int(self._opened.shard_of(np.array([row]))[0])
+        with self._readers.use(shard) as reader:
+            assert reader is not None
+            return list(reader.slice(self._name, row - int(self._survey.first_rows[shard]), start, stop))
 
     def _keeps(self, shard: int) -> bool:
         """Whether the cells of a shard are kept, from now on if there is room; one thread at a time reads them."""
@@ -147,6 +165,7 @@ class FrameClip:
         pts: [count] when each is shown, and the seconds of a tick; None where count alone decides.
         starts: First frames of its groups of pictures, ascending; None where every frame stands alone.
         cells: [count] the encoded images of a row.
+        alone: They are read one by one, when they are wanted.
         source: The open file.
         sound: What is known of a file's sound; then `shape` has its rate and its channels.
         copied: The training copy that its frames come from.
@@ -157,6 +176,7 @@ class FrameClip:
     pts: tuple[Ints, Fraction] | None = None
     starts: Ints | None = None
     cells: Any = None
+    alone: bool = False
     source: Source | None = None
     sound: SoundIndex | None = None
     copied: OpenCopy | None = None
@@ -497,12 +517,17 @@ class ImageColumn:
         return None
 
     def look(self, rows: Sequence[int]) -> dict[Hashable, FrameClip]:
-        """Read the encoded images of some rows of one shard."""
+        """Read the encoded images of some rows of one shard, or count those that are read when they are wanted."""
+        counts = self._cells.counts(np.asarray(rows, np.int64))
+        if counts is not None:
+            return {row: FrameClip(count=max(0, count), alone=True) for row, count in counts.items()}
         read = self._cells.read(np.asarray(rows, np.int64))
         return {row: FrameClip(count=0 if cell is None else len(cell), cells=cell) for row, cell in read.items()}
 
     def frames_of(self, row: int, clip: FrameClip) -> tuple[int, Shown]:  # noqa: ARG002 - videos need it
-        """A step without an image is not there."""
+        """A step without an image is not there; of images that are read one by one, each is."""
+        if clip.alone:
+            return 0, Shown(count=clip.count)
         if clip.cells is None:
             return 0, Shown(count=0)
         present: NDArray[np.bool_] = clip.cells.is_valid().to_numpy(zero_copy_only=False)
@@ -512,7 +537,7 @@ class ImageColumn:
         """An image that several windows have is decoded once."""
         return False
 
-    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:  # noqa: ARG002 - videos need it
+    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
         """Decode images one by one.
 
         Raises:
@@ -521,7 +546,7 @@ class ImageColumn:
         shape, dtype = self.shape()
         if out is None:
             out = np.empty((len(frames), *shape), dtype)
-        decoder = self._decoder(clip)
+        decoder = self._decoder(key, clip, frames)
         for place, frame in enumerate(frames.tolist()):
             picture = decoder.read(np.array([frame]), size=self._size)[0]
             check_shape((picture.shape, picture.dtype), (shape, dtype))
@@ -532,18 +557,22 @@ class ImageColumn:
         """Nothing: the sequence says it."""
         return "its images"
 
-    def first_of(self, clip: FrameClip) -> Shape | None:
+    def first_of(self, key: Hashable, clip: FrameClip) -> Shape | None:
         """Shape of a row's first image, None where it has none."""
-        if clip.cells is None or clip.cells.null_count == len(clip.cells):
+        held = None if clip.cells is None else len(clip.cells) - clip.cells.null_count
+        if not (clip.count if clip.alone else held):
             return None
-        first = self._decoder(clip).read(np.zeros(0, np.int64), size=self._size)
+        first = self._decoder(key, clip, np.zeros(1, np.int64)).read(np.zeros(0, np.int64), size=self._size)
         return first.shape[1:], first.dtype
 
-    def _decoder(self, clip: FrameClip) -> Decoder:
+    def _decoder(self, key: Hashable, clip: FrameClip, frames: Ints) -> Decoder:
         kind = self.column.type
         assert kind is not None
+        alone = self._alone(key, frames) if clip.alone else {}
 
         def picture(step: int) -> Source | None:
+            if clip.alone:
+                return None if alone.get(step) is None else Source(blob=alone[step], column=kind)
             cell = clip.cells[step]
             if not cell.is_valid:
                 return None
@@ -551,6 +580,15 @@ class ImageColumn:
             return self._files.source(encoded, kind) if isinstance(encoded, str) else Source(blob=encoded, column=kind)
 
         return media.open_steps(clip.count, picture, kind)
+
+    def _alone(self, key: Hashable, frames: Ints) -> dict[int, Any]:
+        """Encoded images of a row, those side by side read together."""
+        assert isinstance(key, int)
+        images: dict[int, Any] = {}
+        for run in np.split(frames, np.flatnonzero(np.diff(frames) != 1) + 1):
+            start, stop = int(run[0]), int(run[-1]) + 1
+            images.update(zip(range(start, stop), self._cells.steps(key, start, stop), strict=True))
+        return images
 
 
 class CloudColumn(ImageColumn):
@@ -562,11 +600,11 @@ class CloudColumn(ImageColumn):
         """Of an object: clouds have as many points as they have."""
         return (), np.dtype(object)
 
-    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:  # noqa: ARG002 - videos need it
+    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
         """Read clouds, as numbers of the fields that were asked for."""
         if out is None:
             out = np.empty(len(frames), object)
-        clouds = self._decoder(clip).read(frames)
+        clouds = self._decoder(key, clip, frames).read(frames)
         for place, cloud in enumerate(clouds):
             out[place] = self.options.numbers(cloud)
         return out
@@ -600,7 +638,7 @@ def first_shape(frames: MediaColumn, opened: Opened, *, whole: tuple[int, int] |
             try:
                 key = frames.key(row)
                 clip = None if key is None else frames.look([row])[key]
-                shape = frames.first_of(clip) if isinstance(frames, ImageColumn) and clip is not None else None
+                shape = frames.first_of(key, clip) if isinstance(frames, ImageColumn) and clip is not None else None
             except (SeqlakeError, OSError) as error:
                 failed.append(error)
                 if len(failed) >= _TRIES:
