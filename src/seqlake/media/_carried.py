@@ -44,10 +44,10 @@ class Carried(NamedTuple):
 _ZIP, _HDF5, _SQLITE, _GZIP = b"PK\x03\x04", b"\x89HDF\r\n\x1a\n", b"SQLite format 3\0", b"\x1f\x8b"
 _PICKLE = tuple(bytes([0x80, version]) for version in range(2, 6))
 _TRUST = "; a pickle runs whatever its writer put in: only from people you trust"
-_BAG = "rosbags.highlevel.AnyReader([pathlib.Path(file.location)])"
+_BAG = "sl.open(file.location)"
 # Of what begins alike the container comes first: it is what is said where the name says nothing more.
 KINDS = (
-    Carried("an MCAP log", "mcap.reader.make_reader(file.open())", (".mcap",), (b"\x89MCAP0\r\n",)),
+    Carried("an MCAP log", "sl.open(file.location)", (".mcap",), (b"\x89MCAP0\r\n",)),
     Carried("a ROS 1 bag", _BAG, (".bag",), (b"#ROSBAG V",)),
     Carried("an SQLite database", "sqlite3.connect(file.location)", (".sqlite", ".sqlite3", ".db"), (_SQLITE,)),
     Carried("a ROS 2 bag", _BAG, (".db3",), (_SQLITE,)),

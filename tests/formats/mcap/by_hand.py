@@ -28,7 +28,9 @@ def jpeg(shade: int) -> bytes:
     """A picture of 16x12 pixels."""
     context: Any = av.CodecContext.create("mjpeg", "w")
     context.width, context.height, context.pix_fmt, context.time_base = 16, 12, "yuvj420p", Fraction(1, 25)
-    frame = av.VideoFrame.from_ndarray(np.full((12, 16, 3), shade, np.uint8), format="rgb24").reformat(format="yuvj420p")
+    frame = av.VideoFrame.from_ndarray(np.full((12, 16, 3), shade, np.uint8), format="rgb24").reformat(
+        format="yuvj420p"
+    )
     frame.pts = 0
     return b"".join(bytes(one) for one in [*context.encode(frame), *context.encode(None)])
 
@@ -82,7 +84,7 @@ def messages(store: Any, *, ros1: bool, count: int = 20) -> Iterator[tuple[str, 
         yield "/tf", time, new("tf2_msgs/msg/TFMessage", transforms=listed)
     for k in range(count // 4):
         time = BEGIN + k * 100_000_000
-        image = np.frombuffer(jpeg(k * 20), np.uint8)
+        image = np.frombuffer(jpeg(k * 20 % 256), np.uint8)
         yield (
             "/camera/compressed",
             time,

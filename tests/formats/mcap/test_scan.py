@@ -69,7 +69,7 @@ def test_every_value_is_what_was_recorded(place: Path, kind: str) -> None:
     np.testing.assert_array_equal(row["array"], [m.data for _, m in topics["/array"]])
     assert row["array"].dtype == np.float32
     assert list(row["note"]) == [m.data for _, m in topics["/note"]]
-    assert row["enabled"].tolist() == [int(m.data) for _, m in topics["/enabled"]]
+    assert row["enabled"][:, 0].tolist() == [int(m.data) for _, m in topics["/enabled"]]
 
 
 def test_transforms_become_a_column_a_frame(place: Path) -> None:
@@ -90,7 +90,11 @@ def test_pictures_stay_what_they_are(place: Path, kind: str) -> None:
     for k, (_, message) in enumerate(by_topic(kind)["/camera/raw"]):
         np.testing.assert_array_equal(row["camera_raw"][k], message.data.reshape(4, 6, 3)[:, :, ::-1])
     depth = [m.data.view("<u2").reshape(4, 6) for _, m in by_topic(kind)["/camera/depth"]]
-    np.testing.assert_allclose(np.asarray(row["camera_depth"][:])[..., 0] if row["camera_depth"][:].ndim == 4 else row["camera_depth"][:], np.array(depth) / 1000, atol=1e-6)
+    np.testing.assert_allclose(
+        np.asarray(row["camera_depth"][:])[..., 0] if row["camera_depth"][:].ndim == 4 else row["camera_depth"][:],
+        np.array(depth) / 1000,
+        atol=1e-6,
+    )
 
 
 def test_points_keep_their_fields(place: Path) -> None:

@@ -1,4 +1,4 @@
-"""ROS 1 bags of version 2.0: chunks of messages, with an index at the end where the recording was finished.
+r"""ROS 1 bags of version 2.0: chunks of messages, with an index at the end where the recording was finished.
 
 ```text
 #ROSBAG V2.0\n   records: header length u32, header, data length u32, data
@@ -66,7 +66,11 @@ class BagLog:
         }
         file = FileBytes(self.blob)
         for span in self.spans:
-            if span.first >= stop or span.last < start or (span.channels is not None and not span.channels & wanted.keys()):
+            if (
+                span.first >= stop
+                or span.last < start
+                or (span.channels is not None and not span.channels & wanted.keys())
+            ):
                 continue
             try:
                 for number, time, data in _messages_in(_content(file, span)):
@@ -82,7 +86,8 @@ class BagLog:
             try:
                 for number, time, _ in _messages_in(_content(file, span)):
                     if not span.first <= time <= span.last or number not in self.connections:
-                        yield f"the chunk at byte {span.start} has a message at {time} of connection {number}, which its index does not say"
+                        text = f"the chunk at byte {span.start} has a message at {time} of connection {number}"
+                        yield f"{text}, which its index does not say"
                         break
             except CorruptFileError as error:
                 yield error.message
@@ -119,7 +124,8 @@ class _Gathered:
             if topics.setdefault(topic.name, topic) == topic:
                 places[number] = list(topics).index(topic.name)
             else:
-                text = f"the topic {topic.name!r} has messages of {topics[topic.name].type!r} and of {topic.type!r}: the first are read"
+                first = topics[topic.name].type
+                text = f"the topic {topic.name!r} has messages of {first!r} and of {topic.type!r}: the first are read"
                 findings.append(_finding("warning", text, blob))
         counts: dict[str, int] = {}
         for number, place in places.items():
@@ -138,7 +144,9 @@ class _Gathered:
 
 
 def _finding(severity: str, text: str, blob: Blob, code: str = "mcap-file") -> Finding:
-    return Finding(code=code, severity="error" if severity == "error" else "warning", message=in_line(text), location=blob.location)
+    return Finding(
+        code=code, severity="error" if severity == "error" else "warning", message=in_line(text), location=blob.location
+    )
 
 
 def read(blob: Blob, /) -> BagLog:

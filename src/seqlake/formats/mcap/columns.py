@@ -24,7 +24,7 @@ from seqlake.formats.mcap.kinds import (
     value_at,
 )
 from seqlake.protocols import Mapped
-from seqlake.spec.column_types import ColumnType, Spatial4D, Trajectory
+from seqlake.spec.column_types import ColumnType, Trajectory
 from seqlake.spec.schema import Column
 
 if TYPE_CHECKING:
@@ -200,7 +200,9 @@ def _of_joints(topic: Looked) -> Iterator[_Draft]:
             unordered[frozenset(names)] = names
     for number, names in enumerate(unordered.values()):
         for path in ("position", "velocity", "effort"):
-            filled = (s for s in topic.samples if set(names) <= set(s["name"]) and len(s.get(path, ())) == len(s["name"]))
+            filled = (
+                s for s in topic.samples if set(names) <= set(s["name"]) and len(s.get(path, ())) == len(s["name"])
+            )
             if next(filled, None) is None:
                 continue
             size = len(names)
@@ -257,12 +259,13 @@ def _of_field(topic: Looked, path: str, kind: Kind) -> _Draft | str:
 
 
 def _scalar(path: str, kind: Number | Moment) -> _Draft:
-    number = pa.int64() if isinstance(kind, Moment) else _arrow(kind)
-    labels = {str(value): name for value, name in kind.labels.items()} if isinstance(kind, Number) else {}
-    facts: dict[str, Any] = {"labels": labels} if labels else {}
-    if isinstance(kind, Number) and kind.dtype == "bool":
-        facts["flag"] = True
-    return _Draft(path, "signal", (path,), pa.list_(number), ColumnType("trajectory", **facts))
+    """A time a step, or one number."""
+    if isinstance(kind, Moment):
+        return _Draft(path, "signal", (path,), pa.list_(pa.int64()), ColumnType("trajectory"))
+    labels = {str(value): name for value, name in kind.labels.items()}
+    flag = kind.dtype == "bool"
+    signal = Trajectory(dim=1, dtype=_arrow(kind), labels=labels or None, flag=flag or None)
+    return _Draft(path, "signal", (path,), pa.list_(pa.list_(_arrow(kind), 1)), signal)
 
 
 def _numbers(
@@ -271,9 +274,10 @@ def _numbers(
     kinds = [step_into(topic.kind, one) for one in paths]
     number = _common(kinds)
     size = len(names) if names else size
+    if size is None:  # the steps of a sequence are equally long, but the points of a step may be any number
+        return _Draft(path, "list", paths, pa.list_(pa.list_(pa.list_(number))), Trajectory(dtype=number))
     signal = Trajectory(dim=size, dtype=number, names=list(names) or None)
-    inner = pa.list_(number) if size is None else pa.list_(number, size)
-    return _Draft(path, "signal", paths, pa.list_(inner), signal)
+    return _Draft(path, "signal", paths, pa.list_(pa.list_(number, size)), signal)
 
 
 def _arrow(kind: Number) -> pa.DataType:
@@ -332,6 +336,12 @@ def kinds_of(kind: Group, draft: Any, /) -> tuple[Kind, ...]:
     return tuple(one for one in kinds if one is not None and not isinstance(one, Group))
 
 
+def fits(one: TopicColumn, kind: Group, /) -> bool:
+    """Whether messages of another recording hold the fields of a column."""
+    paths = one.paths[:1] if one.role == "list" else one.paths
+    return not one.kinds or all(step_into(kind, path) == k for path, k in zip(paths, one.kinds, strict=False))
+
+
 def _stem(topic: str) -> str:
     return _plain(topic.strip("/")) or "topic"
 
@@ -354,15 +364,14 @@ def by_map(wanted: Mapping[str, Wanted], topics: Mapping[str, Looked], /) -> lis
 def _wanted(wanted: Wanted, topics: Mapping[str, Looked]) -> TopicColumn:
     topic, path = _topic_of(wanted, topics)
     draft = _wanted_draft(wanted, topic, path)
+    if _is_open(wanted, draft):
+        draft = _numbers(topic, path, draft.paths, [])
     column = _column(topic, draft)
     kind, arrow = draft.type, draft.kind
     base = column.column.type
     if wanted.type is not None:
         kind, arrow = _declared(wanted, draft)
         base = ColumnType.from_json({**(base.to_json() if base is not None else {}), **kind.to_json()})
-        if "dim" not in kind.fields and kind.type == "trajectory" and base.get("dim") is not None and "names" not in kind.fields:
-            fields = {key: value for key, value in base.to_json().items() if key not in {"dim", "names"}}
-            base = ColumnType.from_json(fields)
     resample = wanted.options.get("resample", "hold")
     if resample not in {"hold", "nearest", "linear"}:
         raise _refused(wanted, f"resample is 'hold', 'nearest' or 'linear', found {resample!r:.40}")
@@ -373,6 +382,13 @@ def _wanted(wanted: Wanted, topics: Mapping[str, Looked]) -> TopicColumn:
         column=Column(wanted.column, arrow, None if base is None else _with_source(base, wanted.source)),
         resample=resample,
     )
+
+
+def _is_open(wanted: Wanted, draft: _Draft) -> bool:
+    """Whether a list of numbers is wanted without a length: `{"type": "trajectory"}` and no `dim`."""
+    kind = wanted.type
+    lists = draft.role == "signal" and len(draft.paths) == 1 and pa.types.is_fixed_size_list(draft.kind.value_type)
+    return lists and kind is not None and kind.type == "trajectory" and "dim" not in kind.fields
 
 
 def _with_source(kind: ColumnType, source: str) -> ColumnType:
@@ -393,7 +409,7 @@ def _declared(wanted: Wanted, draft: _Draft) -> tuple[ColumnType, pa.DataType]:
     number = inner.value_type if pa.types.is_list(inner) or pa.types.is_fixed_size_list(inner) else inner
     dim = kind.get("dim")
     if dim is None:
-        return kind, pa.list_(pa.list_(number))
+        return kind, draft.kind
     fixed = inner.list_size if pa.types.is_fixed_size_list(inner) else None
     if type(dim) is not int or dim < 1 or (fixed is not None and fixed != dim) or (inner == number and dim != 1):
         raise _refused(wanted, f"its messages have {fixed or 1} numbers, found dim {dim!r:.40}")
@@ -414,7 +430,8 @@ def _topic_of(wanted: Wanted, topics: Mapping[str, Looked]) -> tuple[Looked, str
 def _wanted_draft(wanted: Wanted, topic: Looked, path: str) -> _Draft:
     fields, names, frame = (wanted.options.get(key) for key in ("fields", "names", "frame"))
     for key, value in (("fields", fields), ("names", names)):
-        if value is not None and not (isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value)):
+        texts = isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value)
+        if value is not None and not texts:
             raise _refused(wanted, f"{key} is a list of texts, found {value!r:.60}")
     if base_name(topic.kind) in _FRAMES and not path:
         if frame not in frames_of(topic):
@@ -424,25 +441,30 @@ def _wanted_draft(wanted: Wanted, topic: Looked, path: str) -> _Draft:
         return _wanted_joints(wanted, topic, path, tuple(names))
     if fields is not None:
         return _wanted_fields(wanted, topic, path, list(fields))
-    if not path and (draft := _whole(topic)) is not None:
-        if isinstance(draft, str):
-            raise _refused(wanted, draft)
-        return draft
+    whole = None if path else _whole(topic)
+    if isinstance(whole, str):
+        raise _refused(wanted, whole)
+    return whole or _wanted_field(wanted, topic, path)
+
+
+def _wanted_field(wanted: Wanted, topic: Looked, path: str) -> _Draft:
+    """One field, or the numbers of a group of them."""
     kind = step_into(topic.kind, path)
     if kind is None:
         raise _refused(wanted, f"{topic.kind.name} has no field {path!r}; it has {_listed(topic.kind)}")
     if isinstance(kind, Group):
-        inside = [name for name, one in leaves(kind) if isinstance(one, Number) and name.partition(".")[0] not in _HEADERS]
-        return _wanted_fields(wanted, topic, path, inside)
+        numbers = [name for name, one in leaves(kind) if isinstance(one, Number)]
+        return _wanted_fields(wanted, topic, path, [one for one in numbers if one.partition(".")[0] not in _HEADERS])
+    if base_name(topic.kind) in _JOINTS and path in {"position", "velocity", "effort"}:
+        of_joints = next((one for one in _of_joints(topic) if one.path == path), None)
+        if of_joints is not None:
+            return of_joints
     draft = _of_field(topic, path, kind)
-    if isinstance(draft, str) and base_name(topic.kind) in _JOINTS:
-        raise _refused(wanted, draft)
     if isinstance(draft, str) and isinstance(kind, Many) and isinstance(kind.of, Number):
         return _numbers(topic, path, (path,), [])
     if isinstance(draft, str):
         raise _refused(wanted, draft)
-    joints = base_name(topic.kind) in _JOINTS and path in {"position", "velocity", "effort"}
-    return next((one for one in _of_joints(topic) if one.path == path), draft) if joints else draft
+    return draft
 
 
 def _whole(topic: Looked) -> _Draft | str | None:
@@ -489,7 +511,9 @@ def _listed(kind: Group) -> str:
 
 def _refused(wanted: Wanted, why: str) -> InvalidMetadataError:
     text = f"Column {wanted.column!r} of the mapping, source {wanted.source!r}: {why}."
-    return InvalidMetadataError(in_line(text), hint='A source is a topic or a field of it, as "/joint_states.position".')
+    return InvalidMetadataError(
+        in_line(text), hint='A source is a topic or a field of it, as "/joint_states.position".'
+    )
 
 
 # ---- names, times and what became of what
@@ -536,10 +560,11 @@ def mapped(columns: Sequence[TopicColumn], topics: Sequence[str], reasons: Mappi
     result = []
     for topic in topics:
         of_topic = [one for one in columns if one.stream.topic == topic]
-        for one in of_topic:
-            result.append(Mapped(source=one.source, column=one.name, how=_how(one)))
+        result += [Mapped(source=one.source, column=one.name, how=_how(one)) for one in of_topic]
         if not of_topic or reasons.get(topic):
-            result.append(Mapped(source=topic, column=None, how=reasons.get(topic) or "no column of the mapping names it"))
+            result.append(
+                Mapped(source=topic, column=None, how=reasons.get(topic) or "no column of the mapping names it")
+            )
     return result
 
 
@@ -550,6 +575,3 @@ def _how(one: TopicColumn) -> str:
     if one.role == "signal" and len(one.paths) > 1:
         return f"{len(one.paths)} fields side by side"
     return how.get(one.role, "")
-
-
-__all__ = ["OPTIONS", "Looked", "Spatial4D", "Stream", "TopicColumn", "by_default", "by_map", "mapped", "named", "timed"]

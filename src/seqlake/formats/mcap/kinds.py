@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from seqlake.errors import CorruptFileError
@@ -95,13 +96,18 @@ def step_into(kind: Kind, path: str, /) -> Kind | None:
     return here
 
 
-def parts_of(path: str, /) -> Iterator[tuple[str, int | None]]:
+@lru_cache(maxsize=4096)
+def parts_of(path: str, /) -> tuple[tuple[str, int | None], ...]:
     """The steps of a path: names, and the places in lists.
 
     Example:
-        >>> list(parts_of("a.b[2]"))
-        [('a', None), ('b', None), ('', 2)]
+        >>> parts_of("a.b[2]")
+        (('a', None), ('b', None), ('', 2))
     """
+    return tuple(_parts(path))
+
+
+def _parts(path: str) -> Iterator[tuple[str, int | None]]:
     for part in path.split(".") if path else ():
         name, _, rest = part.partition("[")
         if name:

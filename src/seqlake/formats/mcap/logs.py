@@ -75,9 +75,13 @@ class Log(Protocol):
     """One file of messages; picklable."""
 
     @property
-    def blob(self) -> Blob: ...
+    def blob(self) -> Blob:
+        """The file it is in."""
+
     @property
-    def topics(self) -> Sequence[Topic]: ...
+    def topics(self) -> Sequence[Topic]:
+        """In the order of the file."""
+
     @property
     def span(self) -> tuple[int, int] | None:
         """Times of the first and the last message; None where there is none."""
@@ -87,12 +91,16 @@ class Log(Protocol):
         """Messages by topic, where the file says so."""
 
     @property
-    def findings(self) -> Sequence[Finding]: ...
+    def findings(self) -> Sequence[Finding]:
+        """What is wrong with it, as far as one look tells."""
+
     @property
     def notes(self) -> Mapping[str, Mapping[str, str]]:
         """Metadata beside the messages, by name."""
 
-    def messages(self, topics: Collection[str] | None = None, /, *, start: int = 0, stop: int = LAST + 1) -> Iterator[LogMessage]:
+    def messages(
+        self, topics: Collection[str] | None = None, /, *, start: int = 0, stop: int = LAST + 1
+    ) -> Iterator[LogMessage]:
         """Messages from `start` to before `stop`, in the order of the file; CorruptFileError."""
 
     def check(self) -> Iterator[str]:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -64,7 +64,8 @@ def _note(recording: Recording) -> Mapping[str, str] | None:
 
 
 def _column(schema: Schema, name: str, described: Mapping[str, object]) -> TopicColumn:
-    role, paths = described["role"], described["paths"]
+    role: Any = described["role"]
+    paths = described["paths"]
     if role not in {"signal", "values", "image", "video"} or not isinstance(paths, list):
         raise ValueError(role)
     topic = str(described["topic"])
@@ -72,10 +73,20 @@ def _column(schema: Schema, name: str, described: Mapping[str, object]) -> Topic
         name=name,
         source=topic,
         stream=Stream(topic=topic),
-        role=role,  # type: ignore[arg-type] # one of these, as was looked at
+        role=role,
         paths=tuple(map(str, paths)),
         column=schema[name],
     )
+
+
+def nulls_of(recording: Recording, /) -> frozenset[str]:
+    """The columns whose cell is null, though their topic is there."""
+    note = _note(recording) or {}
+    try:
+        listed = json.loads(note.get("null", "[]"))
+    except (ValueError, RecursionError):
+        listed = []
+    return frozenset(map(str, listed)) if isinstance(listed, list) else frozenset()
 
 
 def known_of(recording: Recording, schema: Schema, /) -> pa.Table:

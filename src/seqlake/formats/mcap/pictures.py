@@ -70,8 +70,13 @@ def draft(kind: Group, sample: dict[str, Any], /) -> tuple[Any, tuple[str, ...],
             return f"pixels of encoding {encoding!r:.40} are not read; {', '.join(_CHANNELS)} are"
         size = [int(sample.get("width") or 0), int(sample.get("height") or 0)]
         if encoding == "16UC1":
-            return "image", ("",), pa.list_(pa.binary()), Depth(frames="bytes", units="mm", format="png", resolution=size)
-        grey = {"channels": 1} if encoding in {"mono8", "8UC1"} else {}
+            return (
+                "image",
+                ("",),
+                pa.list_(pa.binary()),
+                Depth(frames="bytes", units="mm", format="png", resolution=size),
+            )
+        grey: dict[str, Any] = {"channels": 1} if encoding in {"mono8", "8UC1"} else {}
         return "image", ("",), pa.list_(pa.binary()), Image(frames="bytes", format="png", resolution=size, **grey)
     return None
 
@@ -86,7 +91,7 @@ def _encoded_type(sample: dict[str, Any]) -> ColumnType:
 
 
 def _encoded(message: dict[str, Any]) -> bytes:
-    data = octets_of(message.get("data") or b"") if not isinstance(message.get("data"), np.ndarray) else message["data"].tobytes()
+    data = octets_of(message.get("data") or b"" if not isinstance(message.get("data"), np.ndarray) else message["data"])
     deep = "compressedDepth" in str(message.get("format", ""))
     return data[_DEPTH_HEADER:] if deep and data[_DEPTH_HEADER : _DEPTH_HEADER + 4] == b"\x89PNG" else data
 
@@ -104,8 +109,12 @@ def picture_of(kind: Group, message: dict[str, Any], /) -> bytes:
 
 
 def _pixels(message: dict[str, Any]) -> NDArray[Any]:
-    encoding, width, height = str(message.get("encoding")), int(message.get("width") or 0), int(message.get("height") or 0)
-    if encoding not in _CHANNELS or not (0 < width and 0 < height and width * height <= _MOST_PIXELS):
+    encoding, width, height = (
+        str(message.get("encoding")),
+        int(message.get("width") or 0),
+        int(message.get("height") or 0),
+    )
+    if encoding not in _CHANNELS or not (width > 0 and height > 0 and width * height <= _MOST_PIXELS):
         raise CorruptFileError(f"a picture of {width}x{height} pixels of encoding {encoding!r:.40} is not read")
     name, channels = _CHANNELS[encoding]
     data = octets_of(message["data"])
@@ -114,7 +123,7 @@ def _pixels(message: dict[str, Any]) -> NDArray[Any]:
     step = int(message.get("step") or row)
     if step < row or (height - 1) * step + row > len(data):
         raise CorruptFileError(
-            f"a picture of {width}x{height} pixels ({encoding}) has {len(data)} bytes in rows of {step}, which is too few"
+            f"a picture of {width}x{height} pixels ({encoding}) has {len(data)} bytes in rows of {step}: too few"
         )
     strides = (step, channels * dtype.itemsize, dtype.itemsize)
     pixels: NDArray[Any] = np.ndarray((height, width, channels), dtype, data, strides=strides)
@@ -135,6 +144,18 @@ def _from_yuv(pixels: NDArray[Any], layout: str) -> NDArray[Any]:
     frame = av.VideoFrame.from_ndarray(pixels, format="yuyv422")
     picture: NDArray[Any] = frame.to_ndarray(format="rgb24")
     return picture
+
+
+def codec_of(message: dict[str, Any], /) -> str:
+    """FFmpeg's name of the codec of a packet.
+
+    Raises:
+        CorruptFileError: It is of another one than those that are read.
+    """
+    codec = _CODECS.get(str(message.get("format", "")).lower())
+    if codec is None:
+        raise CorruptFileError(f"a packet of format {message.get('format')!r:.40}; h264, h265, vp9 and av1 are read")
+    return codec
 
 
 # ---- points
@@ -296,7 +317,7 @@ def _starts(data: bytes) -> list[int]:
 
 def _obus(data: bytes) -> list[int]:
     """The types of the units of an AV1 packet, as far as they can be followed."""
-    kinds, at = [], 0
+    kinds, at = list[int](), 0
     while at < len(data) and len(kinds) < 64:
         head = data[at]
         kinds.append((head >> 3) & 15)
@@ -314,4 +335,4 @@ def _obus(data: bytes) -> list[int]:
     return kinds
 
 
-__all__ = ["cloud_type", "draft", "is_key", "movie_of", "picture_of", "points_of"]
+__all__ = ["cloud_type", "codec_of", "draft", "is_key", "movie_of", "picture_of", "points_of"]

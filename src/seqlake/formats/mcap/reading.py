@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -36,12 +37,13 @@ class Reading:
 
     Attributes:
         columns: All that are made of messages.
-        stamp: Whether a message's time is when it was logged, or what its header says.
+        stamp: Whether a message's time is when it was logged, or what its header says; `step`: steps are numbered, in
+            files of ours.
         grid: The clock that all but videos are brought to; None: each topic keeps its own times.
     """
 
     columns: Sequence[TopicColumn]
-    stamp: Literal["log", "header"] = "log"
+    stamp: Literal["log", "header", "step"] = "log"
     grid: Grid | None = None
 
     def streams(self) -> dict[str, Stream]:
@@ -56,6 +58,7 @@ class _Track:
 
     times: list[int] = field(default_factory=list)
     own: list[int] = field(default_factory=list)  # stamps of video packets
+    codec: str = ""
     values: dict[str, list[Any]] = field(default_factory=dict)
 
 
@@ -94,6 +97,7 @@ class RecordingReader(ScannedReader):
         self._segments = segments
         self._columns = {one.name: one for one in reading.columns}
         self._streams = reading.streams()
+        self._stamps = {topic: stamp_path(decoder.kind) for topic, decoder in decoders.items()}
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T where times alone say it; None where messages must be decoded."""
@@ -103,10 +107,12 @@ class RecordingReader(ScannedReader):
             return None
         if any(other.role == "video" for other in self._reading.columns if other.stream == stream):
             return None
-        if self._reading.stamp == "header" or stream.topic not in self._decoders:
+        if self._reading.stamp != "log" or stream.topic not in self._decoders:
             return None
         times = self._times().get(stream.topic, np.empty(0, np.int64))
-        bounds = np.array([[part.start, min(part.stop, (1 << 63) - 1)] for part in self._segments], np.int64).reshape(-1, 2)
+        bounds = np.array([[part.start, min(part.stop, (1 << 63) - 1)] for part in self._segments], np.int64).reshape(
+            -1, 2
+        )
         return np.diff(np.searchsorted(times, bounds), axis=1)[:, 0].astype(np.int64)
 
     def _times(self) -> dict[str, Ints]:
@@ -157,7 +163,9 @@ class RecordingReader(ScannedReader):
     def _gathered(self, part: Segment, names: Sequence[str]) -> dict[Stream, _Track]:
         """The samples of the streams that these columns are made of, each in the order of its times."""
         wanted = {name for name in names if name in self._columns and name not in self._absent}
-        streams = {self._columns[name].stream for name in wanted} | {self._streams[n] for n in names if n in self._streams}
+        streams = {self._columns[name].stream for name in wanted} | {
+            self._streams[n] for n in names if n in self._streams
+        }
         if self._reading.grid is not None and any(name == clock.TIMES or self._is_on_clock(name) for name in names):
             streams |= {one.stream for one in self._reading.columns if one.role != "video"}
         columns: dict[Stream, list[TopicColumn]] = {stream: [] for stream in streams}
@@ -202,7 +210,7 @@ class RecordingReader(ScannedReader):
         header = self._reading.stamp == "header"
         plain = all(not columns[stream] and not stream.pick for stream in streams)
         decoded = {} if plain and not header else decoder.decode(message.data)
-        stamp = stamp_path(decoder.kind) if header or decoded else None
+        stamp = self._stamps[message.topic] if header or decoded else None
         for stream in streams:
             chosen = stream.chosen(decoded)
             if chosen is None:
@@ -210,11 +218,13 @@ class RecordingReader(ScannedReader):
             where = chosen if stream.pick == "frame" else decoded
             track = tracks[stream]
             own = _stamp_in(where, stamp, stream) if stamp or stream.pick == "frame" else None
-            track.times.append(own if header and own is not None else message.time)
+            moment = own if header and own is not None else message.time
+            track.times.append(message.sequence if self._reading.stamp == "step" else moment)
             for one in columns[stream]:
                 track.values[one.name].append(_step(one, chosen, decoder))
                 if one.role == "video":
                     track.own.append(message.time if own is None else own)
+                    track.codec = pictures.codec_of(chosen)
 
     def _cell(self, name: str, tracks: Mapping[Stream, _Track], kind: pa.DataType) -> pa.Array:
         """One cell with the times that its topic has."""
@@ -226,7 +236,7 @@ class RecordingReader(ScannedReader):
             times = track.times
             for one in self._reading.columns:
                 if one.stream == stream and one.role == "video" and one.name in track.values:
-                    times = sorted(time for time, _ in _packets(one, track))
+                    times = sorted(time for time, _ in self._packets(one, track))
             return _list(pa.array(np.array(times, np.int64)), kind)
         one = self._columns[name]
         if name in self._absent or one.stream.topic not in self._decoders:
@@ -236,17 +246,28 @@ class RecordingReader(ScannedReader):
             return self._movie(one, track)
         return _cell(one, track.values[name], kind, self.location)
 
+    def _packets(self, one: TopicColumn, track: _Track) -> list[tuple[int, bytes]]:
+        """(time, bytes) of the packets from the first keyframe on, in the order in which they are decoded."""
+        # Stamps that go back while the log goes on are those of frames that are shown in another order.
+        turned = any(two < before for before, two in pairwise(track.own))
+        places = np.argsort(np.array(track.times, np.int64), kind="stable").tolist()
+        times = track.own if turned or self._reading.stamp == "step" else track.times
+        packets = [(times[place], track.values[one.name][place]) for place in places]
+        first = next((n for n, (_, data) in enumerate(packets) if pictures.is_key(track.codec, data)), len(packets))
+        return packets[first:]
+
     def _is_absent(self, stream: Stream) -> bool:
         of_stream = [one for one in self._reading.columns if one.stream == stream]
         return stream.topic not in self._decoders or all(one.name in self._absent for one in of_stream)
 
     def _movie(self, one: TopicColumn, track: _Track) -> pa.Array:
-        packets = _packets(one, track)
-        codec = str(one.column.type.get("codec")) if one.column.type is not None else ""
+        packets = self._packets(one, track)
         try:
-            movie = pictures.movie_of(packets, codec) if packets else None
+            movie = pictures.movie_of(packets, track.codec) if packets else None
         except CorruptFileError as error:
-            raise CorruptFileError(f"{self.location}: topic {one.stream.topic}: {error.message}.", path=self.location) from None
+            raise CorruptFileError(
+                f"{self.location}: topic {one.stream.topic}: {error.message}.", path=self.location
+            ) from None
         return pa.array([None if movie is None else movie[0]], pa.binary())
 
     def _resampled(
@@ -290,9 +311,15 @@ class RecordingReader(ScannedReader):
             if stream.topic in self._decoders:
                 yield from self._check_times(stream)
         for number in range(len(self._segments)):
+            yield from self._check_row(np.array([number], np.int64))
+
+    def _check_row(self, row: Ints) -> Iterator[tuple[str, str, str]]:
+        try:
+            self.arrays(self.types, row)
+        except (CorruptFileError, ValidationError):  # which columns are they?
             for one in self._reading.columns:
                 try:
-                    self.arrays(pa.schema([self.types.field(one.name)]), np.array([number], np.int64))
+                    self.arrays(pa.schema([self.types.field(one.name)]), row)
                 except (CorruptFileError, ValidationError) as error:
                     yield "mcap-message", one.name, error.message
 
@@ -316,7 +343,9 @@ class RecordingReader(ScannedReader):
         except CorruptFileError:
             return  # said where the column is read
         if turned:
-            text = f"{turned} of {count} messages of {stream.topic} have times before the one before: they are put in order"
+            text = (
+                f"{turned} of {count} messages of {stream.topic} have earlier times than the one before: put in order"
+            )
             yield "mcap-times", stream.times, text
 
 
@@ -342,22 +371,10 @@ def _in_order(track: _Track, *, video: bool) -> None:
         track.values = {name: [values[place] for place in order] for name, values in track.values.items()}
 
 
-def _packets(one: TopicColumn, track: _Track) -> list[tuple[int, bytes]]:
-    """(time, bytes) of the packets from the first keyframe on, in the order in which they are decoded."""
-    codec = str(one.column.type.get("codec")) if one.column.type is not None else ""
-    # Stamps that go back while the log goes on are those of frames that are shown in another order.
-    turned = any(two < before for before, two in zip(track.own, track.own[1:], strict=False))
-    times = track.own if turned else track.times
-    order = range(len(times)) if turned else np.argsort(np.array(times, np.int64), kind="stable").tolist()
-    packets = [(times[place], track.values[one.name][place]) for place in order]
-    first = next((number for number, (_, data) in enumerate(packets) if pictures.is_key(codec, data)), len(packets))
-    return packets[first:]
-
-
 def _step(one: TopicColumn, message: dict[str, Any], decoder: MessageDecoder) -> Any:
     """What one message is in a column."""
     if one.role == "image":
-        return pictures.picture_of(decoder.kind, message)
+        return pictures.picture_of(decoder.kind, message) or None
     if one.role == "video":
         data = message["data"]
         return data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
@@ -365,6 +382,8 @@ def _step(one: TopicColumn, message: dict[str, Any], decoder: MessageDecoder) ->
         assert one.column.type is not None
         return pictures.points_of(decoder.kind, message, one.column.type)
     if one.role == "list":
+        if len(one.paths) == 1:
+            return np.asarray(value_at(message, one.paths[0])).reshape(-1, 1)
         listed = value_at(message, one.paths[0]) or []
         return np.array([[value_at(item, path) for path in one.paths[1:]] for item in listed], np.float64)
     if one.stream.pick == "joints":
@@ -386,13 +405,19 @@ def _of_joints(one: TopicColumn, message: dict[str, Any]) -> Any:
 
 
 def _signal_step(one: TopicColumn, values: list[Any]) -> Any:
-    nested = pa.types.is_list(one.column.logical.value_type) or pa.types.is_fixed_size_list(one.column.logical.value_type)
+    nested = pa.types.is_list(one.column.logical.value_type) or pa.types.is_fixed_size_list(
+        one.column.logical.value_type
+    )
     flat = [values[0]] if len(values) == 1 else values
     if not nested:
         return _number_or_nan(one, flat[0])
     if len(flat) == 1 and isinstance(flat[0], np.ndarray):
         return flat[0]
-    return [item for value in flat for item in (value.tolist() if isinstance(value, np.ndarray) else [_number_or_nan(one, value)])]
+    return [
+        item
+        for value in flat
+        for item in (value.tolist() if isinstance(value, np.ndarray) else [_number_or_nan(one, value)])
+    ]
 
 
 def _number_or_nan(one: TopicColumn, value: Any) -> Any:
@@ -439,10 +464,11 @@ def _signal(one: TopicColumn, values: list[Any], kind: pa.DataType, location: st
     if pa.types.is_fixed_size_list(inner):
         if len(lengths) and not (lengths == inner.list_size).all():
             wrong = int(lengths[lengths != inner.list_size][0])
+            mapping = {one.name: {"source": one.source, "type": "trajectory"}}
             raise CorruptFileError(
-                f"{location}: column {one.name!r} has a message of {wrong} numbers, where others have {inner.list_size}.",
+                f"{location}: column {one.name!r} has a message of {wrong} numbers, others have {inner.list_size}.",
                 path=location,
-                hint=f'Map it without a dimension: map={{{one.name!r}: {{"source": {one.source!r}, "type": "trajectory"}}}}.',
+                hint=f"Map it without a dimension: map={mapping!r}.",
             )
         flat = _numbers(values, dtype, one, location).reshape(-1)
         return _list(pa.FixedSizeListArray.from_arrays(pa.array(flat, number), type=inner), kind)
@@ -494,7 +520,10 @@ def _part(picked: Picked, stay: slice) -> Picked:
 
 def _on_clock(one: TopicColumn, values: list[Any], picked: Picked, kind: pa.DataType, location: str) -> pa.Array:
     if one.role != "signal" or not pa.types.is_floating(_number_type(kind)) or _is_ragged(kind):
-        taken = [values[place] if there else None for place, there in zip(picked.before.tolist(), picked.valid.tolist(), strict=True)]
+        taken = [
+            values[place] if there else None
+            for place, there in zip(picked.before.tolist(), picked.valid.tolist(), strict=True)
+        ]
         return _cell(one, taken, kind, location)
     cell = _cell(one, values, kind, location)
     number = _number_type(kind)
@@ -502,7 +531,11 @@ def _on_clock(one: TopicColumn, values: list[Any], picked: Picked, kind: pa.Data
     inner = kind.value_type
     flat = np.asarray((cell.values.flatten() if inner != number else cell.values).to_numpy(zero_copy_only=False), dtype)
     width = (len(values), inner.list_size) if inner != number else (len(values),)
-    sampled = clock.between(flat.reshape(width), picked) if values else np.full((len(picked.valid), *width[1:]), np.nan, dtype)
+    sampled = (
+        clock.between(flat.reshape(width), picked)
+        if values
+        else np.full((len(picked.valid), *width[1:]), np.nan, dtype)
+    )
     steps = pa.array(np.ascontiguousarray(sampled).reshape(-1), number)
     if inner != number:
         steps = pa.FixedSizeListArray.from_arrays(steps, type=inner)

@@ -94,7 +94,11 @@ def _holds_some(store: Store, root: str) -> bool:
         folder = local_path(root)
         if any((folder / name).exists() for name in _OTHERS):
             return False
-        names = [str(path.relative_to(folder)) for pattern in ("*", "*/*") for path in islice(folder.glob(pattern), _LOOKED_AT)]
+        names = [
+            str(path.relative_to(folder))
+            for pattern in ("*", "*/*")
+            for path in islice(folder.glob(pattern), _LOOKED_AT)
+        ]
     else:
         names = [path for path, _ in islice(store.list(), _LOOKED_AT)]
     near = [name for name in names if name.replace("\\", "/").count("/") < 2]
@@ -127,7 +131,9 @@ def recordings_at(location: str, /, *, storage: Mapping[str, str] | None = None)
 
 def _grouped(store: Store) -> list[tuple[str, list[str]]]:
     """(path, files) of each recording: the files of a bag of ROS 2 belong together."""
-    paths = sorted(path for path, _ in store.list() if path.endswith((*_ENDINGS, *_PACKED)) or path.rpartition("/")[2] == METADATA)
+    paths = sorted(
+        path for path, _ in store.list() if path.endswith((*_ENDINGS, *_PACKED)) or path.rpartition("/")[2] == METADATA
+    )
     bags = {path.rpartition("/")[0] for path in paths if path.rpartition("/")[2] == METADATA}
     groups: dict[str, list[str]] = {}
     for path in paths:
@@ -180,12 +186,20 @@ def _ordered(store: Store, folder: str, files: list[str]) -> tuple[list[Finding]
         if path in files:
             ordered.append(path)
         else:
-            findings.append(_finding("mcap-missing-file", "error", f"{METADATA} names {name!r}, which is not here", place))
+            findings.append(
+                _finding("mcap-missing-file", "error", f"{METADATA} names {name!r}, which is not here", place)
+            )
     rest = sorted((one for one in files if one not in ordered), key=_natural)
-    findings += [_finding("mcap-missing-file", "warning", f"{METADATA} does not name {one!r}, which is read", place) for one in rest]
+    findings += [
+        _finding("mcap-missing-file", "warning", f"{METADATA} does not name {one!r}, which is read", place)
+        for one in rest
+    ]
     ordered += rest
     packed = [one for one in ordered if one.endswith(_PACKED)]
-    findings += [_finding("mcap-packed", "error", f"{one!r} is packed as a whole: unpack it first (zstd -d)", place) for one in packed]
+    findings += [
+        _finding("mcap-packed", "error", f"{one!r} is packed as a whole: unpack it first (zstd -d)", place)
+        for one in packed
+    ]
     return findings, [one for one in ordered if one not in packed]
 
 

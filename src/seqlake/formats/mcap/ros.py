@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seqlake.errors import CorruptFileError, InvalidMetadataError, in_line
-from seqlake.formats.mcap.kinds import MOST_DEPTH, MOST_FIELDS, Group, Kind, Many, Moment, Number, Octets, Words
+from seqlake.formats.mcap.kinds import MOST_DEPTH, MOST_FIELDS, Group, Kind, Many, Moment, Number, Words
 from seqlake.plugins import require
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class _List:
 Fields = tuple[tuple[str, "_Base | _Named | _List"], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RosDecoder:
     """Messages of one type; picklable.
 
@@ -70,7 +70,7 @@ class RosDecoder:
     types: Mapping[str, Fields] = field(repr=False)
     cdr: bool
 
-    @property
+    @cached_property
     def kind(self) -> Group:
         """What messages hold; a type inside itself is left out."""
         return _group(self.root, self.types, (), [0])
@@ -144,11 +144,13 @@ class _Bytes:
     def _number(self, name: str) -> int | float | bool:
         dtype = np.dtype(name)
         at = self._take(dtype.itemsize, dtype.itemsize)
-        value: int | float = struct.unpack_from(self._order + dtype.char.replace("l", "q").replace("L", "Q"), self._data, at)[0]
+        value: int | float = struct.unpack_from(
+            self._order + dtype.char.replace("l", "q").replace("L", "Q"), self._data, at
+        )[0]
         return bool(value) if name == "bool" else value
 
     def _numbers(self, name: str, count: int) -> Any:
-        dtype = np.dtype(name).newbyteorder(self._order)
+        dtype = np.dtype(self._order + np.dtype(name).str[1:])
         if not count:
             return np.empty(0, name)
         at = self._take(count * dtype.itemsize, dtype.itemsize)
@@ -177,7 +179,9 @@ def _group(name: str, types: Mapping[str, Fields], above: tuple[str, ...], count
     return Group(name, fields)
 
 
-def _kind(one: _Base | _Named | _List, types: Mapping[str, Fields], above: tuple[str, ...], counted: list[int]) -> Kind | None:
+def _kind(
+    one: _Base | _Named | _List, types: Mapping[str, Fields], above: tuple[str, ...], counted: list[int]
+) -> Kind | None:
     if counted[0] > MOST_FIELDS or len(above) > MOST_DEPTH:
         return None
     if isinstance(one, _Base):
@@ -236,7 +240,7 @@ def _parsed_msg(name: str, definition: str, form: str) -> tuple[str, dict[str, F
         try:
             parsed = parsers.get_types_from_msg(text + "\n", one)
             types |= {key: _fields(fields) for key, (_, fields) in parsed.items()}
-        except (InvalidMetadataError, RecursionError, *_errors()) as error:
+        except _errors() as error:
             raise InvalidMetadataError(in_line(f"The definition of {one!r} cannot be read: {error!s:.200}")) from None
     return root, types
 
@@ -253,14 +257,16 @@ def _parsed_idl(name: str, definition: str) -> tuple[str, dict[str, Fields]]:
             continue
         try:
             types |= {key: _fields(fields) for key, (_, fields) in parsers.get_types_from_idl(text).items()}
-        except (InvalidMetadataError, RecursionError, *_errors()) as error:
+        except _errors() as error:
             raise InvalidMetadataError(in_line(f"The IDL of {name!r} cannot be read: {error!s:.200}")) from None
     return _full(name), types
 
 
 def _errors() -> tuple[type[Exception], ...]:
+    """What rosbags raises where a definition is none."""
     base = require("rosbags.typesys.base", extra="mcap")
-    return base.TypesysError, ValueError, KeyError, AssertionError, TypeError, IndexError, AttributeError
+    plain = (InvalidMetadataError, RecursionError, ValueError, KeyError, AssertionError, TypeError, IndexError)
+    return *plain, AttributeError, base.TypesysError
 
 
 @lru_cache(maxsize=2)
@@ -318,6 +324,3 @@ def _reached(root: str, types: Mapping[str, Fields]) -> dict[str, Fields]:
 def octets_of(value: Any, /) -> bytes:
     """Bytes, which ROS has as a list of numbers."""
     return value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
-
-
-__all__ = ["Octets", "RosDecoder", "decoder_of", "octets_of"]

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from seqlake.arguments import FLAG, SECONDS, TEXT, TEXTS, Kind, takes
@@ -21,7 +20,6 @@ from seqlake.formats import _mapping
 from seqlake.formats.mcap import clock, columns, ours, segments
 from seqlake.formats.mcap.clock import Grid
 from seqlake.formats.mcap.columns import Looked, TopicColumn
-from seqlake.formats.mcap.kinds import step_into
 from seqlake.formats.mcap.reading import Reading, RecordingReader
 from seqlake.formats.mcap.recordings import looks_like_one, recordings_at, unique_ids
 from seqlake.formats.mcap.schemas import decoder_of
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
 RECORDING, START, DURATION = "recording", "start_time", "duration_seconds"
 _SAMPLED = 64  # recordings whose messages are looked at
 _SAMPLES = 64  # messages of a topic
+_SAMPLE_BYTES = 1 << 20  # of these
 _STAMPS = Kind("'log' or 'header'", lambda value: value in {"log", "header"})
 _GAPS = Kind("'drop', 'nan' or 'error'", lambda value: value in {"drop", "nan", "error"})
 _HOW = Kind("'hold', 'nearest' or 'linear'", lambda value: value in {"hold", "nearest", "linear"})
@@ -104,8 +103,8 @@ def scan(
         gap: With `segment="gaps"`: so many seconds without a message end a row.
         clock: The topic whose messages are the steps of all columns.
         fps: Or the rate of these steps, per second.
-        resample: What stands at a step: the latest sample (`hold`), the `nearest`, or between two (`linear`, of floats).
-        max_gap: Seconds that a sample may be away from its step; with `linear`, that the two may be apart.
+        resample: What stands at a step: the latest sample (`hold`), the `nearest`, or one in between (`linear`).
+        max_gap: Seconds that a sample may be away from its step; with `linear`, that two may be apart.
         gaps: Steps without a sample: `drop` cuts them off at both ends and fills those between with NaN; `nan` fills
             all; `error` refuses.
         stamp: A message's time: when it was logged, or the stamp in its header.
@@ -143,7 +142,7 @@ def scan(
         schema=parts.schema,
         parts=shards,
         recordings=recordings,
-        survey=survey,
+        survey=replace(survey, topics={name: replace(one, samples=()) for name, one in survey.topics.items()}),
         plan=plan,
         given=storage,
         outside=storage is not None and Storage(storage).allows(OUTSIDE),
@@ -231,7 +230,9 @@ class Survey:
         order = list(dict.fromkeys(name for one in recordings for name in one.topics))
         for name in (*(topics or ()), *without):
             if name not in order:
-                raise ColumnNotFoundError(in_line(f"No topic {name!r} is recorded; there are {', '.join(sorted(order))}."))
+                raise ColumnNotFoundError(
+                    in_line(f"No topic {name!r} is recorded; there are {', '.join(sorted(order))}.")
+                )
         wanted = [name for name in order if (topics is None or name in topics) and name not in without]
         reasons = {name: "left out as asked" for name in order if name not in wanted}
         looked: dict[str, Looked] = {}
@@ -261,7 +262,10 @@ class Survey:
         taken = [ID, RECORDING, START, DURATION, *([] if grid is None else [clock.TIMES])]
         if given is not None:
             wanted = _mapping.wanted(given, options=columns.OPTIONS)
-            made = [replace(one, resample=_how_of(wanted[one.name], resample)) for one in columns.by_map(wanted, self.topics)]
+            made = [
+                replace(one, resample=_how_of(wanted[one.name], resample))
+                for one in columns.by_map(wanted, self.topics)
+            ]
             clash = [one.name for one in made if one.name in taken]
             if clash:
                 raise InvalidMetadataError(f"The mapping has a column {clash[0]!r}, which recordings have already.")
@@ -280,8 +284,8 @@ class Survey:
 
     def ours(self, kept: ours.Kept) -> Plan:
         """The columns of the dataset that these recordings were written from."""
-        made = [one for one in kept.columns if one.stream.topic in self.topics]
-        return Plan(reading=Reading(columns=made), reasons=dict(self.reasons), declared=kept.schema)
+        made = list(kept.columns)
+        return Plan(reading=Reading(columns=made, stamp="step"), reasons=dict(self.reasons), declared=kept.schema)
 
 
 def _how_of(wanted: Any, resample: str) -> str:
@@ -293,7 +297,9 @@ def _default_how(one: TopicColumn, resample: str) -> str:
     inner = one.column.logical
     while pa.types.is_list(inner) or pa.types.is_fixed_size_list(inner):
         inner = inner.value_type
-    smooth = one.role == "signal" and pa.types.is_floating(inner) and one.column.dim is not None or not one.column.nested
+    smooth = (
+        one.role == "signal" and pa.types.is_floating(inner) and one.column.dim is not None
+    ) or not one.column.nested
     return resample if resample != "linear" or (smooth and pa.types.is_floating(inner)) else "hold"
 
 
@@ -327,7 +333,7 @@ def _looked_at(
     if decoder is not None and (isinstance(decoder, str) or not sampled):
         return decoder, []
     try:
-        messages = [one.data for one in islice(recording.messages({topic.name}), _SAMPLES)] if sampled or decoder is None else []
+        messages = list(_some(recording, topic.name)) if sampled or decoder is None else []
     except CorruptFileError as error:
         return decoder or error.message, []
     if decoder is None:
@@ -347,6 +353,16 @@ def _looked_at(
         except CorruptFileError:
             continue  # who reads it meets the error
     return decoder, samples
+
+
+def _some(recording: Recording, topic: str) -> Iterator[memoryview]:
+    """The first messages of a topic, not many bytes of them."""
+    held = 0
+    for message in islice(recording.messages({topic}), _SAMPLES):
+        yield message.data
+        held += len(message.data)
+        if held > _SAMPLE_BYTES:
+            return
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -387,12 +403,9 @@ class _Parts:
 
     def _is_absent(self, one: TopicColumn, number: int) -> bool:
         decoder = self.survey.decoders[number].get(one.stream.topic)
-        if decoder is None:
+        if decoder is None or (self.plan.declared is not None and one.name in ours.nulls_of(self.recordings[number])):
             return True
-        paths = one.paths[:1] if one.role == "list" else one.paths
-        if not one.kinds:
-            return False
-        return any(step_into(decoder.kind, path) != kind for path, kind in zip(paths, one.kinds, strict=False))
+        return not columns.fits(one, decoder.kind)
 
     def _known(self, number: int, name: str, parts: Sequence[Segment], schema: Schema, seen: set[str]) -> pa.Table:
         recording = self.recordings[number]
@@ -414,10 +427,15 @@ class _Parts:
         ids = table[ID].to_pylist()
         again = next((one for one in ids if one in seen), None)
         if again is not None or len(set(ids)) < len(ids):
-            raise InvalidMetadataError(in_line(f"Two rows would be called {again or ids[0]!r}: {recording.path} and another."))
+            raise InvalidMetadataError(
+                in_line(f"Two rows would be called {again or ids[0]!r}: {recording.path} and another.")
+            )
         seen.update(ids)
         if self.plan.keep is not None:
-            table = table.append_column(schema.names[-1], pa.array([recording.logs[0].blob.location.removeprefix(f"{self.root}/")] * len(parts), pa.string()))
+            table = table.append_column(
+                schema.names[-1],
+                pa.array([recording.logs[0].blob.location.removeprefix(f"{self.root}/")] * len(parts), pa.string()),
+            )
         return table
 
     def _shard(
@@ -433,7 +451,7 @@ class _Parts:
         tokens = [[log.blob.location, log.blob.size, log.blob.token] for log in recording.logs]
         described = [str(schema.arrow), repr(reading), sorted(absent), parts, known.to_pylist()]
         digest = hashlib.sha256(json.dumps([tokens, described], default=str).encode()).hexdigest()[:16]
-        decoders = {topic: decoder for topic, decoder in self.survey.decoders[number].items()}
+        decoders = dict(self.survey.decoders[number])
         reader = partial(RecordingReader, schema.arrow, known, recording, decoders, absent, reading, tuple(parts))
         return ScannedShard(key=f"{recording.path}#{digest}", rows=len(parts), nbytes=recording.nbytes, reader=reader)
 
@@ -492,19 +510,17 @@ class Recordings(ScannedDataset):
                     yield Finding(code=code, severity=severity, message=text, location=reader.location, column=column)
 
     def _check_topics(self) -> Iterator[Finding]:
-        for one in self.mapping():
-            if one.column is None and one.how != "left out as asked":
-                text = f"the topic {one.source!r}: {one.how}"
-                yield Finding(code="mcap-topic", severity="note", message=text, location=self.root)
+        for mapped in self.mapping():
+            if mapped.column is None and mapped.how != "left out as asked":
+                text = f"the topic {mapped.source!r}: {mapped.how}"
+                yield Finding(code="mcap-topic", severity="note", message=in_line(text), location=self.root)
         for number, recording in enumerate(self.recordings):
             for one in self.plan.reading.columns:
                 decoder = self.survey.decoders[number].get(one.stream.topic)
-                other = decoder is not None and any(
-                    step_into(decoder.kind, path) != kind for path, kind in zip(one.paths, one.kinds, strict=False)
-                )
-                if other:
+                if decoder is not None and not columns.fits(one, decoder.kind):
                     text = f"{one.stream.topic} has another schema than in the first recording: the cells are null"
-                    yield Finding(code="mcap-schema", severity="warning", message=text, location=recording.path, column=one.name)
+                    name, place = one.name, recording.path
+                    yield Finding(code="mcap-schema", severity="warning", message=text, location=place, column=name)
 
 
-__all__ = ["Recordings", "matches", "np", "scan"]
+__all__ = ["Recordings", "matches", "scan"]

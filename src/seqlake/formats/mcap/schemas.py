@@ -7,7 +7,7 @@ import binascii
 import json
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,7 +188,7 @@ def _named(kind: Kind) -> str:
 
 
 # ---- protobuf
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProtobufDecoder:
     """Messages of protobuf; picklable.
 
@@ -200,14 +200,14 @@ class ProtobufDecoder:
     name: str
     files: bytes = field(repr=False)
 
-    @property
+    @cached_property
     def kind(self) -> Group:
         """What messages hold; a type inside itself, maps and groups are left out."""
-        return _proto_group(_message_class(self.name, self.files).DESCRIPTOR, (), [0])
+        return _proto_group(message_class(self.name, self.files).DESCRIPTOR, (), [0])
 
     def decode(self, data: memoryview, /) -> dict[str, Any]:
         """One message; CorruptFileError where the bytes are none."""
-        message = _message_class(self.name, self.files)()
+        message = message_class(self.name, self.files)()
         errors = require("google.protobuf.message", extra="mcap")
         try:
             message.ParseFromString(bytes(data))
@@ -217,7 +217,8 @@ class ProtobufDecoder:
 
 
 @lru_cache(maxsize=256)
-def _message_class(name: str, files: bytes) -> Any:
+def message_class(name: str, files: bytes, /) -> Any:
+    """The class of a message by its full name and a serialized `FileDescriptorSet`; InvalidMetadataError."""
     descriptors = require("google.protobuf.descriptor_pb2", extra="mcap")
     pools = require("google.protobuf.descriptor_pool", extra="mcap")
     factory = require("google.protobuf.message_factory", extra="mcap")
@@ -227,7 +228,7 @@ def _message_class(name: str, files: bytes) -> Any:
         for one in _in_order(held.file):
             pool.Add(one)
         return factory.GetMessageClass(pool.FindMessageTypeByName(name))
-    except Exception as error:  # protobuf raises errors of many classes, TypeError and its own among them
+    except Exception as error:  # noqa: BLE001 - protobuf raises errors of many classes, its own and TypeError among them
         raise InvalidMetadataError(in_line(f"the protobuf schema {name!r} cannot be used: {error!s:.200}")) from None
 
 

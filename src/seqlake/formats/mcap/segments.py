@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from seqlake.errors import InvalidMetadataError, SeqlakeError
+from seqlake.errors import InvalidMetadataError
 from seqlake.formats.mcap.kinds import Number
 from seqlake.formats.mcap.logs import LAST
 
@@ -75,7 +75,9 @@ def _at_gaps(recording: Recording, gap: float) -> list[Segment]:
     times = np.sort(np.fromiter((one.time for one in recording.messages()), np.int64))
     cuts: Ints = np.flatnonzero(np.diff(times) > round(gap * _SECOND)) + 1
     starts = times[np.concatenate([[0], cuts])].tolist() if len(times) else []
-    return [Segment(start, stop, k) for k, (start, stop) in enumerate(zip(starts, [*starts[1:], LAST + 1], strict=True))]
+    return [
+        Segment(start, stop, k) for k, (start, stop) in enumerate(zip(starts, [*starts[1:], LAST + 1], strict=True))
+    ]
 
 
 def _at_marks(recording: Recording, topic: str, marker: MessageDecoder | None) -> list[Segment]:
@@ -110,4 +112,4 @@ def checked(segment: Any, /) -> None:
         raise ValueError(f"segment: expected seconds, 'gaps' or a topic, found {segment!r:.60}.")
 
 
-__all__ = ["Segment", "SeqlakeError", "checked", "segments_of"]
+__all__ = ["Segment", "checked", "segments_of"]

@@ -54,14 +54,16 @@ class SqliteLog:
         wanted = [number for number, name in self.ids.items() if topics is None or name in topics]
         marks = ", ".join("?" * len(wanted))
         query = (
-            f"SELECT topic_id, timestamp, data FROM messages WHERE topic_id IN ({marks}) "  # noqa: S608 - question marks
+            f"SELECT topic_id, timestamp, data FROM messages WHERE topic_id IN ({marks}) "
             "AND timestamp >= ? AND timestamp < ? ORDER BY id"
         )
         try:
             with closing(_connected(self.blob)) as database:
                 for number, time, data in database.execute(query, [*wanted, start, min(stop, LAST)]):
                     if not isinstance(data, bytes):
-                        raise damaged(self.blob, f"a message at {time} is {type(data).__name__}, where bytes were expected")
+                        raise damaged(
+                            self.blob, f"a message at {time} is {type(data).__name__}, where bytes were expected"
+                        )
                     yield LogMessage(self.ids[number], time, 0, memoryview(data))
         except sqlite3.Error as error:
             raise damaged(self.blob, f"SQLite cannot read it: {error}") from None
@@ -80,7 +82,9 @@ class SqliteLog:
 def _connected(blob: Blob) -> sqlite3.Connection:
     """The database, never written, whose schema runs no functions."""
     if not is_local(blob.location):
-        raise SeqlakeError(f"{blob.location} is SQLite, which is read on a disk of this machine.", hint="Fetch it first.")
+        raise SeqlakeError(
+            f"{blob.location} is SQLite, which is read on a disk of this machine.", hint="Fetch it first."
+        )
     path = local_path(blob.location).resolve()
     database = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
     database.execute("PRAGMA trusted_schema = OFF")
@@ -112,7 +116,9 @@ def _looked_at(blob: Blob, database: sqlite3.Connection) -> SqliteLog:
         rows = database.execute("SELECT topic_type, encoding, encoded_message_definition FROM message_definitions")
         definitions = {str(name): (str(form), _octets(text)) for name, form, text in rows}
     topics, ids = [], {}
-    for number, name, kind, encoding in database.execute("SELECT id, name, type, serialization_format FROM topics ORDER BY id"):
+    for number, name, kind, encoding in database.execute(
+        "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
+    ):
         form, schema = definitions.get(str(kind), ("ros2msg", b""))
         topics.append(Topic(name=str(name), type=str(kind), encoding=str(encoding), form=form, schema=schema))
         ids[int(number)] = str(name)

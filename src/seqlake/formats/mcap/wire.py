@@ -74,7 +74,11 @@ class McapLog:
         }
         file = FileBytes(self.blob)
         for span in self.spans:
-            if span.first >= stop or span.last < start or (span.channels is not None and not span.channels & wanted.keys()):
+            if (
+                span.first >= stop
+                or span.last < start
+                or (span.channels is not None and not span.channels & wanted.keys())
+            ):
                 continue
             try:
                 for channel, sequence, time, data in _messages_in(_content(file, span)):
@@ -178,7 +182,8 @@ class _Gathered:
                 places[number] = list(topics).index(name)
             else:
                 self.problems.append(
-                    f"the topic {name!r} has messages of {topics[name].type!r} and of another schema, {kind!r}: the first are read"
+                    f"the topic {name!r} has messages of {topics[name].type!r} and of another schema, {kind!r}: "
+                    "the first are read"
                 )
         if self.last > LAST:
             raise damaged(blob, f"it has times beyond {LAST} nanoseconds, which no clock says")
@@ -267,38 +272,54 @@ def _record(data: memoryview, at: int) -> tuple[int, memoryview, int]:
 
 def _walked(blob: Blob, file: FileBytes, why: str) -> McapLog:
     """From the beginning, chunk after chunk, as far as the file goes."""
-    gathered = _Gathered()
-    findings = [_finding("mcap-no-summary", "warning", f"read from its beginning: {why}", blob)]
-    at, bare, left = len(MAGIC), -1, _MOST_NOTES
+    walk = _Walk(blob, file, [_finding("mcap-no-summary", "warning", f"read from its beginning: {why}", blob)])
+    at = len(MAGIC)
     while at < blob.size:
         head = file.between(at, at + _HEAD.size)
-        if len(head) < _HEAD.size:
-            findings.append(_finding("mcap-cut-off", "error", f"it ends within a record at byte {at}", blob))
-            break
-        code, length = _HEAD.unpack(head)
+        code, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, blob.size)
         stop = at + _HEAD.size + length
         if stop > blob.size:
-            text = f"it ends within a record at byte {at}, which says {length:,} bytes: what follows is lost"
-            findings.append(_finding("mcap-cut-off", "error", text, blob))
+            text = f"it ends within a record at byte {at}: what follows is lost"
+            walk.findings.append(_finding("mcap-cut-off", "error", text, blob))
             break
-        if code == _DATA:
-            bare = at if bare < 0 else bare
-        if bare >= 0 and (code != _DATA or stop - bare > _BARE):
-            cut = stop if code == _DATA else at
-            _look(file, gathered, Span(bare, cut, bare=True), findings, blob)
-            bare = -1
-        if code == _CHUNK:
-            _look(file, gathered, Span(at, stop), findings, blob)
-        elif code in {_SCHEMA, _CHANNEL, _METADATA}:
-            left -= length if code == _METADATA else 0
-            if left >= 0:
-                _see(gathered, code, file.between(at + _HEAD.size, stop), findings, blob)
-        elif code in {_END, _FOOTER}:
+        if code in {_END, _FOOTER}:
             break
+        walk.pass_over(code, at, stop)
         at = stop
-    if bare >= 0:
-        _look(file, gathered, Span(bare, at, bare=True), findings, blob)
-    return gathered.log(blob, findings)
+    walk.settle(at)
+    return walk.gathered.log(blob, walk.findings)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One pass over a file."""
+
+    blob: Blob
+    file: FileBytes
+    findings: list[Finding]
+    gathered: _Gathered = field(default_factory=_Gathered)
+    bare: int = -1  # where messages outside chunks begin
+    left: int = _MOST_NOTES
+
+    def pass_over(self, code: int, at: int, stop: int) -> None:
+        if code == _DATA:
+            self.bare = at if self.bare < 0 else self.bare
+            if stop - self.bare > _BARE:
+                self.settle(stop)
+            return
+        self.settle(at)
+        if code == _CHUNK:
+            _look(self.file, self.gathered, Span(at, stop), self.findings, self.blob)
+        elif code in {_SCHEMA, _CHANNEL, _METADATA}:
+            self.left -= stop - at if code == _METADATA else 0
+            if self.left >= 0:
+                _see(self.gathered, code, self.file.between(at + _HEAD.size, stop), self.findings, self.blob)
+
+    def settle(self, stop: int) -> None:
+        """Messages outside chunks that were passed over are a span of their own."""
+        if self.bare >= 0:
+            _look(self.file, self.gathered, Span(self.bare, stop, bare=True), self.findings, self.blob)
+        self.bare = -1
 
 
 def _see(gathered: _Gathered, code: int, content: memoryview, findings: list[Finding], blob: Blob) -> None:
@@ -317,15 +338,15 @@ def _look(file: FileBytes, gathered: _Gathered, span: Span, findings: list[Findi
         while at < len(content):
             code, data, at = _record(content, at)
             if code == _DATA:
-                channel, _, time, _ = _MESSAGE.unpack_from(data) if len(data) >= _MESSAGE.size else (-1, 0, 0, 0)
-                if channel < 0:
-                    raise CorruptFileError("a message is shorter than what stands before its bytes")
+                channel, _, time = _head_of(data)
                 counts[channel] = counts.get(channel, 0) + 1
                 first, last = min(first, time), max(last, time)
             elif code in {_SCHEMA, _CHANNEL}:
                 gathered.see(code, data)
     except CorruptFileError as error:
-        findings.append(_finding("mcap-chunk", "error", f"the chunk at byte {span.start} is lost: {error.message}", blob))
+        findings.append(
+            _finding("mcap-chunk", "error", f"the chunk at byte {span.start} is lost: {error.message}", blob)
+        )
         return
     if counts:
         gathered.spans.append(span._replace(first=first, last=last, channels=frozenset(counts)))
@@ -358,7 +379,13 @@ def _messages_in(content: memoryview) -> Iterator[tuple[int, int, int, memoryvie
         code, data, at = _record(content, at)
         if code != _DATA:
             continue
-        if len(data) < _MESSAGE.size:
-            raise CorruptFileError("a message is shorter than what stands before its bytes")
-        channel, sequence, time, _ = _MESSAGE.unpack_from(data)
+        channel, sequence, time = _head_of(data)
         yield channel, sequence, time, data[_MESSAGE.size :]
+
+
+def _head_of(data: memoryview) -> tuple[int, int, int]:
+    """(channel, sequence, log time) of a message."""
+    if len(data) < _MESSAGE.size:
+        raise CorruptFileError("a message is shorter than what stands before its bytes")
+    channel, sequence, time, _ = _MESSAGE.unpack_from(data)
+    return channel, sequence, time
