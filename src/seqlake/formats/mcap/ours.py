@@ -53,7 +53,7 @@ def restored(recordings: Sequence[Recording], /) -> Kept | None:
         listed = {f.name: Column(f.name, f.type, types.get(f.name), nullable=f.nullable) for f in arrow}
         schema = Schema(listed, metadata=Metadata(extra=described.get("extra") or {}))
         columns = [_column(schema, name, one) for name, one in described["topics"].items()]
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, pa.ArrowException, SeqlakeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, pa.ArrowException, SeqlakeError):
         return None  # whoever wrote it, it is read as any recording is
     return Kept(schema=schema, columns=columns)
 

@@ -245,8 +245,11 @@ class Survey:
                 if name not in wanted:
                     continue
                 decoder, samples = _looked_at(recording, topic, known, sampled=number < _SAMPLED)
-                if isinstance(decoder, str):
-                    reasons[name] = decoder
+                if isinstance(decoder, CorruptFileError):
+                    text, place = f"the topic {name!r} is lost: {decoder.message}", recording.path
+                    findings.append(Finding(code="mcap-chunk", severity="error", message=text, location=place))
+                if isinstance(decoder, str | CorruptFileError):
+                    reasons[name] = decoder if isinstance(decoder, str) else decoder.message
                     continue
                 of_recording[name] = decoder
                 before = looked.get(name)
@@ -279,7 +282,10 @@ class Survey:
             made = columns.named(made, taken)
         if not made:
             said = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
-            raise SchemaMismatchError(in_line(f"No topic of these recordings can be a column. {said}"))
+            text = in_line(f"No topic of these recordings can be a column. {said}")
+            if any(finding.severity == "error" for finding in self.findings):
+                raise CorruptFileError(text, hint="Fetch the files again.")
+            raise SchemaMismatchError(text)
         return Plan(reading=Reading(columns=_clocked(made, taken, grid), stamp=stamp, grid=grid), reasons=reasons)
 
     def ours(self, kept: ours.Kept) -> Plan:
@@ -326,43 +332,58 @@ def _of_logs(recording: Recording) -> Iterator[Finding]:
 
 def _looked_at(
     recording: Recording, topic: Topic, known: dict[tuple[str, Topic], MessageDecoder | str], *, sampled: bool
-) -> tuple[MessageDecoder | str, list[dict[str, Any]]]:
+) -> tuple[MessageDecoder | str | CorruptFileError, list[dict[str, Any]]]:
     """The decoder of a topic (or why there is none), and some messages."""
     key = (topic.name, topic)
     decoder = known.get(key)
     if decoder is not None and (isinstance(decoder, str) or not sampled):
         return decoder, []
     try:
-        messages = list(_some(recording, topic.name)) if sampled or decoder is None else []
+        messages = _some(recording, topic.name)
     except CorruptFileError as error:
-        return decoder or error.message, []
+        return error, []
     if decoder is None:
-        try:
-            decoder = decoder_of(topic, messages[0] if messages else None)
-        except InvalidMetadataError as error:
-            decoder = error.message
-        known[key] = decoder
-        if not messages and topic.encoding == "json":
-            del known[key]  # another recording may have a message to learn from
+        decoder = _decoder(topic, messages)
+        if messages or topic.encoding != "json":  # else another recording may have a message to learn from
+            known[key] = decoder
     if isinstance(decoder, str):
         return decoder, []
+    samples = _decoded(decoder, messages)
+    if messages and not samples and topic.encoding == "json":  # of other fields than in the recordings before
+        alone = _decoder(topic, messages)
+        return (decoder, []) if isinstance(alone, str) else (alone, _decoded(alone, messages))
+    return decoder, samples
+
+
+def _decoder(topic: Topic, messages: Sequence[memoryview]) -> MessageDecoder | str:
+    try:
+        return decoder_of(topic, messages[0] if messages else None)
+    except InvalidMetadataError as error:
+        return error.message
+
+
+def _decoded(decoder: MessageDecoder, messages: Sequence[memoryview]) -> list[dict[str, Any]]:
     samples = []
     for data in messages:
         try:
             samples.append(decoder.decode(data))
         except CorruptFileError:
             continue  # who reads it meets the error
-    return decoder, samples
+    return samples
 
 
-def _some(recording: Recording, topic: str) -> Iterator[memoryview]:
-    """The first messages of a topic, not many bytes of them."""
-    held = 0
-    for message in islice(recording.messages({topic}), _SAMPLES):
-        yield message.data
-        held += len(message.data)
-        if held > _SAMPLE_BYTES:
-            return
+def _some(recording: Recording, topic: str) -> list[memoryview]:
+    """The first messages of a topic, not many bytes of them; CorruptFileError where not even one can be read."""
+    some = list[memoryview]()
+    try:
+        for message in islice(recording.messages({topic}), _SAMPLES):
+            some.append(message.data)
+            if sum(map(len, some)) > _SAMPLE_BYTES:
+                break
+    except CorruptFileError:
+        if not some:
+            raise
+    return some
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

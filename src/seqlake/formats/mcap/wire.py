@@ -332,10 +332,11 @@ def _see(gathered: _Gathered, code: int, content: memoryview, findings: list[Fin
 def _look(file: FileBytes, gathered: _Gathered, span: Span, findings: list[Finding], blob: Blob) -> None:
     """What a part of the file holds; a part that cannot be read is left out, and said."""
     first, last, counts = LAST + 1, -1, dict[int, int]()
+    at = before = 0
     try:
         content = _content(file, span)
-        at = 0
         while at < len(content):
+            before = at
             code, data, at = _record(content, at)
             if code == _DATA:
                 channel, _, time = _head_of(data)
@@ -347,7 +348,9 @@ def _look(file: FileBytes, gathered: _Gathered, span: Span, findings: list[Findi
         findings.append(
             _finding("mcap-chunk", "error", f"the chunk at byte {span.start} is lost: {error.message}", blob)
         )
-        return
+        if not span.bare:
+            return
+        span = span._replace(stop=span.start + before)  # messages outside chunks count up to where they are damaged
     if counts:
         gathered.spans.append(span._replace(first=first, last=last, channels=frozenset(counts)))
         for channel, count in counts.items():
