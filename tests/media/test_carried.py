@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MCAP = b"\x89MCAP0\r\n" + bytes(60)
 TABLE = pa.table({"x": [1, 2]})
-READ = "It is an MCAP log, read by `mcap.reader.make_reader(file.open())`."
+READ = "It is an MCAP log, read by `sl.open(file.location)` of a copy on this disk."
 
 
 def zipped(path: Path) -> None:

@@ -46,10 +46,10 @@ _PICKLE = tuple(bytes([0x80, version]) for version in range(2, 6))
 _TRUST = "; a pickle runs whatever its writer put in: only from people you trust"
 _H5PY = "h5py.File(file.open())"
 _EPISODES = "; h5py comes with pip install 'seqlake[hdf5]', and a file of robot episodes opens by sl.open"
-_BAG = "rosbags.highlevel.AnyReader([pathlib.Path(file.location)])"
+_BAG = "sl.open(file.location)"
 # Of what begins alike the container comes first: it is what is said where the name says nothing more.
 KINDS = (
-    Carried("an MCAP log", "mcap.reader.make_reader(file.open())", (".mcap",), (b"\x89MCAP0\r\n",)),
+    Carried("an MCAP log", "sl.open(file.location)", (".mcap",), (b"\x89MCAP0\r\n",)),
     Carried("a ROS 1 bag", _BAG, (".bag",), (b"#ROSBAG V",)),
     Carried("an SQLite database", "sqlite3.connect(file.location)", (".sqlite", ".sqlite3", ".db"), (_SQLITE,)),
     Carried("a ROS 2 bag", _BAG, (".db3",), (_SQLITE,)),

@@ -163,7 +163,7 @@ class FileView:
 
         Example:
             ```python
-            ds["ep_1"]["log"].hint()    # 'It is an MCAP log, read by `mcap.reader.make_reader(file.open())`.'
+            ds["ep_1"]["log"].hint()    # 'It is an MCAP log, read by `sl.open(file.location)` ...'
             ```
         """
         blob = None

@@ -1,0 +1,345 @@
+"""Messages of every standard type of ROS, of protobuf and JSON, against the official decoders."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+import seqlake as sl
+from seqlake.errors import CorruptFileError, InvalidMetadataError
+from seqlake.formats.mcap import protos, schemas
+from seqlake.formats.mcap.logs import Topic
+
+from . import by_hand
+from .by_hand import BEGIN
+
+pytest.importorskip("mcap_protobuf")
+
+from mcap_protobuf.writer import Writer as ProtobufWriter
+from rosbags.interfaces import Nodetype
+from rosbags.typesys import Stores, get_typestore
+
+
+def value(store: Any, description: Any, rng: random.Random, depth: int = 0) -> Any:
+    """A random value of a field, as rosbags holds it."""
+    kind, inner = description
+    if kind == Nodetype.NAME:
+        return message(store, inner, rng, depth + 1)
+    if kind == Nodetype.BASE:
+        return base(inner[0], rng)
+    one, length = inner
+    count = length if kind == Nodetype.ARRAY else rng.randint(0, 3)
+    values = [value(store, one, rng, depth) for _ in range(count)]
+    if one[0] == Nodetype.BASE and one[1][0] != "string":
+        return np.array(values, {"byte": "uint8", "char": "uint8"}.get(one[1][0], one[1][0]))
+    return values
+
+
+def base(name: str, rng: random.Random) -> Any:
+    if name == "string":
+        return rng.choice(["", "a", "ünï", "x" * 9])
+    if name == "bool":
+        return rng.random() < 0.5
+    if name.startswith("float"):
+        return float(np.dtype(name).type(rng.gauss(0, 1e3)))
+    if name == "byte":
+        return rng.randint(0, 127)  # rosbags has it signed, ROS 2 has not
+    limits = np.iinfo("uint8" if name == "char" else name)
+    return rng.randint(int(limits.min), int(limits.max))
+
+
+def message(store: Any, name: str, rng: random.Random, depth: int = 0) -> Any:
+    fields = store.fielddefs[name][1]
+    if name.startswith("builtin_interfaces/msg/"):
+        return store.types[name](sec=rng.randint(0, 2**31 - 1), nanosec=rng.randint(0, 10**9 - 1))
+    return store.types[name](**{label: value(store, one, rng, depth) for label, one in fields})
+
+
+STORES: list[Any] = [get_typestore(Stores.ROS2_HUMBLE), get_typestore(Stores.ROS1_NOETIC)]
+
+
+def constants_of(name: str) -> Any:
+    for store in STORES:
+        if name in store.fielddefs:
+            yield from store.fielddefs[name][0]
+
+
+def plain(one: Any) -> Any:
+    """A message of rosbags in plain values."""
+    if hasattr(one, "__msgtype__"):
+        if one.__msgtype__ in {"builtin_interfaces/msg/Time", "builtin_interfaces/msg/Duration"}:
+            return one.sec * 10**9 + one.nanosec
+        constants = {name for name, _, _ in constants_of(one.__msgtype__)}
+        names = [name for name in one.__dataclass_fields__ if name not in constants and not name.startswith("__")]
+        names = [name for name in names if name != "structure_needs_at_least_one_member"]
+        return {name: plain(getattr(one, name)) for name in names}
+    if isinstance(one, np.ndarray):
+        return one.tolist()
+    return [plain(item) for item in one] if isinstance(one, list) else one
+
+
+def listed(one: Any) -> Any:
+    """What our decoder gives, comparable."""
+    if isinstance(one, dict):
+        return {name: listed(item) for name, item in one.items() if name != "structure_needs_at_least_one_member"}
+    if isinstance(one, np.ndarray):
+        return one.tolist()
+    return [listed(item) for item in one] if isinstance(one, list) else one
+
+
+@pytest.mark.parametrize("ros1", [True, False], ids=["ros1", "cdr"])
+def test_every_standard_type(*, ros1: bool) -> None:
+    store: Any = get_typestore(Stores.ROS1_NOETIC if ros1 else Stores.ROS2_HUMBLE)
+    rng = random.Random(11)
+    names = sorted(store.fielddefs)
+    assert len(names) > 100
+    for name in names:
+        if name.startswith("builtin_interfaces/"):
+            continue
+        sent = message(store, name, rng)
+        text, _ = store.generate_msgdef(name, ros_version=1 if ros1 else 2)
+        encoding = "ros1" if ros1 else "cdr"
+        topic = Topic(name="/x", type=name, encoding=encoding, form=f"ros{2 - ros1}msg", schema=text.encode())
+        data = bytes(store.serialize_ros1(sent, name) if ros1 else store.serialize_cdr(sent, name))
+        decoder = schemas.decoder_of(topic, None)
+        assert listed(decoder.decode(memoryview(data))) == plain(sent), name
+        for cut in {0, 1, len(data) // 2, len(data) - 1} - {len(data)}:
+            if 0 <= cut < len(data):
+                _cut(decoder, data[:cut], plain(sent))
+
+
+def _cut(decoder: Any, data: bytes, sent: Any) -> None:
+    """Cut off, a message is an error; but for the padding at its end, which nothing needs."""
+    try:
+        assert listed(decoder.decode(memoryview(data))) == sent
+    except CorruptFileError:
+        return
+
+
+def test_big_endian_cdr() -> None:
+    store: Any = get_typestore(Stores.ROS2_HUMBLE)
+    name = "sensor_msgs/msg/Imu"
+    sent = message(store, name, random.Random(1))
+    data = bytes(store.serialize_cdr(sent, name, little_endian=False))
+    topic = Topic(name="/x", type=name, encoding="cdr", form="ros2msg", schema=b"")
+    assert listed(schemas.decoder_of(topic, None).decode(memoryview(data))) == plain(sent)
+
+
+def test_idl() -> None:
+    text = """module my_pkg { module msg {
+      struct Sub { double a; };
+      struct Main { uint8 flags; sequence<double> values; my_pkg::msg::Sub sub; string label; double fixed[3]; };
+    }; };"""
+    from rosbags.typesys import get_types_from_idl
+
+    store: Any = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_idl(text))
+    new = store.types
+    sent = new["my_pkg/msg/Main"](
+        flags=3, values=np.array([1.5, 2.5]), sub=new["my_pkg/msg/Sub"](a=7.0), label="x", fixed=np.arange(3.0)
+    )
+    data = bytes(store.serialize_cdr(sent, "my_pkg/msg/Main"))
+    topic = Topic(name="/x", type="my_pkg/msg/Main", encoding="cdr", form="ros2idl", schema=text.encode())
+    assert listed(schemas.decoder_of(topic, None).decode(memoryview(data))) == plain(sent)
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        ("Missing x\n", "does not define it"),
+        ("float64\n", "cannot be read"),
+        ("\0\1", "cannot be read"),
+        ("", "does not define"),
+    ],
+)
+def test_definitions_that_are_none(definition: str, why: str) -> None:
+    topic = Topic(name="/x", type="a/msg/B", encoding="cdr", form="ros2msg", schema=definition.encode())
+    with pytest.raises(InvalidMetadataError, match=why):
+        schemas.decoder_of(topic, None)
+
+
+def test_a_type_inside_itself_is_left_out() -> None:
+    text = "float64 v\nNode[] inner\nOther o\n" + "=" * 80 + "\nMSG: a/Other\nNode back\nfloat64 w\n"
+    topic = Topic(name="/x", type="a/Node", encoding="ros1", form="ros1msg", schema=text.encode())
+    decoder = schemas.decoder_of(topic, None)
+    assert set(decoder.kind.fields) == {"v", "o"}
+    assert set(decoder.kind.fields["o"].fields) == {"w"}  # type: ignore[union-attr]
+    with pytest.raises(CorruptFileError):
+        decoder.decode(memoryview(bytes(1000)))
+
+
+def test_types_that_double_are_bounded() -> None:
+    """2 ** 40 fields of no bytes: neither the plan nor a message walks through them."""
+    blocks = [f"N{k + 1} a\nN{k + 1} b\n" for k in range(40)] + ["Empty e\n", ""]
+    names = ["a/N0", *(f"a/N{k}" for k in range(1, 41)), "a/Empty"]
+    text = blocks[0] + "".join(
+        "=" * 80 + f"\nMSG: {name}\n{block}" for name, block in zip(names[1:], blocks[1:], strict=True)
+    )
+    topic = Topic(name="/x", type="a/N0", encoding="ros1", form="ros1msg", schema=text.encode())
+    decoder = schemas.decoder_of(topic, None)
+    assert decoder.kind
+    with pytest.raises(CorruptFileError):
+        decoder.decode(memoryview(b""))
+
+
+# ---- protobuf and JSON
+def proto(name: str, data: bytes) -> Any:
+    return schemas.message_class(name, data)
+
+
+def test_protobuf_of_all_kinds(tmp_path: Path) -> None:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+    file = FileDescriptorProto(name="robot.proto", package="robot", syntax="proto3")
+    inner = file.message_type.add(name="Inner")
+    inner.field.add(name="a", number=1, type=1, label=1)
+    state = file.message_type.add(name="State")
+    mode = file.enum_type.add(name="Mode")
+    mode.value.add(name="IDLE", number=0)
+    mode.value.add(name="RUN", number=5)
+    for number, (name, kind, label) in enumerate(
+        [("x", 1, 1), ("f", 2, 3), ("n", 18, 1), ("s", 9, 1), ("raw", 12, 1), ("many", 9, 3)], 1
+    ):
+        state.field.add(name=name, number=number, type=kind, label=label)
+    state.field.add(name="mode", number=20, type=14, type_name=".robot.Mode", label=1)
+    state.field.add(name="inner", number=21, type=11, type_name=".robot.Inner", label=3)
+    state.field.add(name="self", number=22, type=11, type_name=".robot.State", label=1)
+    whole = FileDescriptorSet(file=[file]).SerializeToString()
+    new, sub = proto("robot.State", whole), proto("robot.Inner", whole)
+    path = tmp_path / "x.mcap"
+    sent = [
+        new(
+            x=k / 3,
+            f=[k, 2],
+            n=-k,
+            s=f"s{k}",
+            raw=bytes([k]),
+            many=["a"] * k,
+            mode=5 * (k % 2),
+            inner=[{"a": float(i)} for i in range(k)],
+        )
+        for k in range(4)
+    ]
+    assert sub
+    with path.open("wb") as out, ProtobufWriter(out) as writer:
+        for k, one in enumerate(sent):
+            writer.write_message("/state", one, BEGIN + k, BEGIN + k)
+    ds = sl.open(path)
+    row = ds["x"]
+    assert row["state_x"][:, 0].tolist() == [one.x for one in sent]
+    np.testing.assert_array_equal(row["state_f"], [list(one.f) for one in sent])
+    assert row["state_n"][:, 0].tolist() == [one.n for one in sent]
+    assert list(row["state_s"]) == [one.s for one in sent]
+    assert row["state_mode"][:, 0].tolist() == [0, 5, 0, 5]
+    assert ds.schema["state_mode"].type.get("labels") == {"0": "IDLE", "5": "RUN"}
+    table = ds.select("state_raw", "state_many", "state_inner").to_arrow()
+    assert table["state_raw"][0].as_py() == [one.raw for one in sent]
+    assert table["state_many"][0].as_py() == [list(one.many) for one in sent]
+    assert table["state_inner"][0].as_py() == [[[i.a] for i in one.inner] for one in sent]
+    assert not sl.validate(ds, depth="rows").errors
+
+
+@pytest.mark.parametrize(("codec", "encoder", "said"), [("h264", "libx264", "h264"), ("hevc", "libx265", "h265")])
+def test_packets_of_video_become_a_video(tmp_path: Path, codec: str, encoder: str, said: str) -> None:
+    """Written by the official writer with Foxglove's schema, after a lost keyframe: none is encoded again."""
+    packets = encoded(encoder, 24)
+    new = proto(protos.VIDEO, protos.picture_schema(protos.VIDEO))
+    path = tmp_path / "x.mcap"
+    with path.open("wb") as out, ProtobufWriter(out) as writer:
+        for k, data in enumerate(packets[2:], 2):  # a camera that was switched on before the recording
+            time = BEGIN + k * 10**9 // 30
+            one = protos.stamped(new(data=data, format=said, frame_id="cam"), time)
+            writer.write_message("/cam", one, time, time)
+    ds = sl.open(path)
+    kind = ds.schema["cam"].type
+    assert (kind.type, kind.get("codec"), kind.inline) == ("video", codec, True)
+    row = ds["x"]
+    with av.open(io.BytesIO(b"".join(packets)), format=codec) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    begin = 8  # the first keyframe that is there
+    assert len(row["cam"]) == len(frames) - begin == len(row["cam_time"])
+    assert row["cam_time"].tolist() == [BEGIN + k * 10**9 // 30 for k in range(begin, 24)]
+    for k in (0, 3, 15):
+        assert abs(int(row["cam"][k].mean()) - int(frames[k + begin].mean())) <= 1
+    assert not sl.validate(ds, depth="decode").errors
+
+
+def encoded(encoder: str, count: int) -> list[bytes]:
+    """Packets of one frame each, a keyframe every eight, without frames that refer to later ones."""
+    context: Any = av.CodecContext.create(encoder, "w")
+    context.width, context.height, context.pix_fmt, context.framerate = 64, 48, "yuv420p", 30
+    context.options = {"g": "8", "bf": "0", "tune": "zerolatency"}
+    if encoder == "libx265":
+        context.options = {"x265-params": "bframes=0:keyint=8:min-keyint=8:log-level=none", "tune": "zerolatency"}
+    packets: list[bytes] = []
+    for k in range(count):
+        frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 10 * k, np.uint8), format="rgb24")
+        packets += [bytes(one) for one in context.encode(frame.reformat(format="yuv420p"))]
+    return packets + [bytes(one) for one in context.encode(None)]
+
+
+def test_json_by_its_schema_and_without(tmp_path: Path) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "stamp": {"type": "object", "properties": {"sec": {"type": "integer"}, "nsec": {"type": "integer"}}},
+            "n": {"type": "integer"},
+            "x": {"type": "number"},
+            "raw": {"type": "string", "contentEncoding": "base64"},
+            "ok": {"type": "boolean"},
+        },
+    }
+    sent = [{"stamp": {"sec": k, "nsec": 5}, "n": 2**53 + k, "x": k, "raw": "AAE=", "ok": True} for k in range(3)]
+    free = [{"p": [k, k / 2], "q": {"a": 1, "b": k}, "t": "x"} for k in range(3)]
+    messages = [("/s", BEGIN + k, one) for k, one in enumerate(sent)]
+    messages += [("/f", BEGIN + k, one) for k, one in enumerate(free)]
+    ds = sl.open(by_hand.json_file(tmp_path / "x.mcap", messages, schemas={"/s": schema}))
+    row = ds["x"]
+    assert row["s_n"][:, 0].tolist() == [one["n"] for one in sent]
+    assert row["s_x"].dtype == np.float64
+    assert ds.select("s_raw").to_arrow()["s_raw"][0].as_py() == [b"\0\1"] * 3
+    np.testing.assert_array_equal(row["f_p"], [one["p"] for one in free])
+    np.testing.assert_array_equal(row["f_q"], [[1, k] for k in range(3)])
+    header = sl.scan(tmp_path / "x.mcap", stamp="header")["x"]
+    assert header["s_time"].tolist() == [k * 10**9 + 5 for k in range(3)]
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"v": "x"}', '{"v": {}}', json.dumps({"v": 1})[:-1], "[" * 3000])
+def test_json_messages_that_are_none(tmp_path: Path, text: str) -> None:
+    from mcap.writer import Writer
+
+    path = tmp_path / "x.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        channel = writer.register_channel("/x", "json", 0)
+        for k, data in enumerate(['{"v": 1.5}', text]):
+            writer.add_message(channel, k, data.encode(), k)
+        writer.finish()
+    ds = sl.open(path)
+    with pytest.raises(CorruptFileError, match="topic /x, message at 1 ns"):
+        _ = ds["x"]["x"]
+    assert "mcap-message" in {finding.code for finding in sl.validate(ds, depth="rows").errors}
+
+
+@pytest.mark.parametrize("encoding", ["", "flatbuffer", "cbor"])
+def test_other_encodings_are_said(tmp_path: Path, encoding: str) -> None:
+    from mcap.writer import Writer
+
+    path = tmp_path / "x.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("a", "", b"")
+        writer.add_message(writer.register_channel("/other", encoding, schema), 1, b"x", 1)
+        writer.add_message(writer.register_channel("/x", "json", 0), 1, b'{"v": 1}', 1)
+        writer.finish()
+    report = sl.validate(sl.open(path))
+    assert any("/other" in note.message and "encoded as" in note.message for note in report.notes)
