@@ -13,7 +13,7 @@ import numpy as np
 
 from seqlake import plugins
 from seqlake.errors import CorruptFileError, InvalidMetadataError
-from seqlake.formats.l5kit.decoding import CODECS, unpacked
+from seqlake.formats._zarr.decoding import CODECS, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +62,11 @@ class ArrayMetadata:
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return self.dtype.itemsize * prod(self.shape[1:])
+
+    @property
+    def plain(self) -> bool:
+        """Whether chunks are stored as they are."""
+        return self.compressor is None
 
     def resized(self, rows: int, /) -> ArrayMetadata:
         """The same array with another number of rows."""
