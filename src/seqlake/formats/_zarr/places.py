@@ -122,19 +122,23 @@ class Promises:
             CorruptFileError: It is larger than any chunk, or of plain bytes and another size.
             InvalidMetadataError: Decoded, it would be above the limit.
         """
-        whole = self.metadata.chunk_bytes
         if file is None:
             if self._nbytes > self.most and self._stored is None:
                 raise self._too_much(f"promises {self._nbytes} bytes, and chunk {number} is not there")
             return None
+        self.expect(file.location, file.size)
+        return file
+
+    def expect(self, location: str, size: int, /) -> None:
+        """See that so many bytes can be a stored chunk; raises as `kept` does."""
+        whole = self.metadata.chunk_bytes
         if self.metadata.plain:
-            if file.size != whole:
-                raise damaged(file.location, f"expected a chunk of {whole} bytes, found {file.size}")
+            if size != whole:
+                raise damaged(location, f"expected a chunk of {whole} bytes, found {size}")
         elif whole > self.most:
             raise self._too_much(f"has compressed chunks of {whole} bytes")
-        elif file.size > 2 * whole + _SLACK:
-            raise damaged(file.location, f"{file.size} bytes are too many for {whole} compressed ones")
-        return file
+        elif size > 2 * whole + _SLACK:
+            raise damaged(location, f"{size} bytes are too many for {whole} compressed ones")
 
     def _too_much(self, problem: str) -> InvalidMetadataError:
         hint = f"If you trust it, raise the limit of {self.most} bytes: chunk_bytes=... of sl.scan, or of open_store."
@@ -228,6 +232,11 @@ class Archive:
                 hint="If you trust it, raise the limit: chunk_bytes=... of sl.scan, or of open_store.",
             )
         return Member(part, info.file_size, info.compress_type)
+
+    @property
+    def token(self) -> str:
+        """The archive's own: another one means that any member may have changed."""
+        return self._whole.token
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         """The first byte of a member: behind its own header, whose name and extra field may be of any length."""
