@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from seqlake.errors import ColumnNotFoundError, InvalidMetadataError
 from seqlake.formats._mapping import Wanted
-from seqlake.formats.zarr_replay.layout import DATA, META
+from seqlake.formats.zarr_replay.layout import DATA, META, NAMES
 from seqlake.protocols import Mapped
 from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory
 from seqlake.spec.metadata import Metadata
@@ -61,19 +61,11 @@ class ReplayColumns:
     mapping: Sequence[Mapped] = field(default_factory=tuple)
     pictures: str = "ppm"
 
-    def schema(self, layout: ReplayLayout, /) -> Schema:
+    def schema(self) -> Schema:
         """The schema: what is known of episodes first."""
         order = sorted(self.chosen.values(), key=lambda one: one.role != "episode")
         source = {"format": "zarr_replay", "columns": {one.column.name: one.source for one in order}}
-        attributes = {name: _chunks(layout.arrays[one.source]) for name, one in self.chosen.items()}
-        return Schema(
-            {one.column.name: one.column for one in order},
-            metadata=Metadata(extra={"source": {**source, "chunks": attributes}}),
-        )
-
-
-def _chunks(metadata: GridMetadata) -> list[int]:
-    return list(metadata.chunks)
+        return Schema({one.column.name: one.column for one in order}, metadata=Metadata(extra={"source": source}))
 
 
 def columns_of(
@@ -117,6 +109,8 @@ def columns_of(
     for source in layout.arrays:
         why = "left out as asked" if source in left else "not in the mapping" if declared is not None else _elsewhere
         said.setdefault(source, Mapped(source=source, column=None, how=why))
+    if NAMES in layout.arrays and said[NAMES].column is None and NAMES not in left:
+        said[NAMES] = Mapped(source=NAMES, column=ID, how="where they are unique and not empty")
     said.update({source: Mapped(source=source, column=None, how="where episodes end") for source in _ends(layout, said)})
     return ReplayColumns(chosen=chosen, mapping=[said[name] for name in sorted(said)], pictures=pictures)
 
@@ -143,10 +137,10 @@ def _by_default(layout: ReplayLayout) -> dict[str, Wanted]:
     names: dict[str, Wanted] = {}
     for group in (DATA, META):
         for source in layout.arrays:
-            if not source.startswith(group) or source == layout.ends_name:
+            if not source.startswith(group) or source in {layout.ends_name, NAMES}:
                 continue
             name = source.removeprefix(group)
-            while name in names or (name == ID and group == DATA):
+            while name in names or name == ID:
                 name += "_"
             names[name] = Wanted(column=name, source=source)
     return names

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
 
 ENDS = "meta/episode_ends"
+NAMES = "meta/sequence_id"
 DATA, META = "data/", "meta/"
 _ARRAY = ".zarray"
 _MOST_TEXT = 16 << 20  # bytes of what an array says of itself

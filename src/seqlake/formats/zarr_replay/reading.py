@@ -202,7 +202,7 @@ def known_rows(names: list[str], columns: Mapping[str, NDArray[Any]], types: pa.
     for name, values in columns.items():
         kind = types.field(name).type
         if values.dtype.kind in "SU":
-            made_of[name] = pa.array([_text(one) for one in values.tolist()], kind)
+            made_of[name] = pa.array([text_of(one) for one in values.tolist()], kind)
         elif values.ndim == 1:
             made_of[name] = pa.array(values).cast(kind)
         else:
@@ -213,5 +213,6 @@ def known_rows(names: list[str], columns: Mapping[str, NDArray[Any]], types: pa.
     return pa.table([made_of[field.name] for field in kept], schema=pa.schema(kept))
 
 
-def _text(value: str | bytes) -> str:
+def text_of(value: str | bytes, /) -> str:
+    """A text of an array, whether it holds letters or bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -16,11 +16,10 @@ from seqlake.files.locations import absolute, parent
 from seqlake.formats._mapping import wanted
 from seqlake.formats._zarr.places import CHUNK_BYTES
 from seqlake.formats.zarr_replay.columns import ReplayColumns, columns_of
-from seqlake.formats.zarr_replay.layout import ENDS, ReplayLayout, ReplayPlace, is_replay, look
-from seqlake.formats.zarr_replay.reading import ReplayReader, known_rows
+from seqlake.formats.zarr_replay.layout import ENDS, NAMES, ReplayLayout, ReplayPlace, is_replay, look
+from seqlake.formats.zarr_replay.reading import ReplayReader, known_rows, text_of
 from seqlake.shards.scanned import ScannedDataset, ScannedShard
 from seqlake.spec.findings import Finding
-from seqlake.spec.schema import ID
 
 if TYPE_CHECKING:
     import os
@@ -95,7 +94,7 @@ def scan(
     used = {one.source: layout.arrays[one.source] for one in columns.chosen.values()}
     for array in place.arrays(used).values():
         array.promises.refuse_empty()
-    schema = columns.schema(layout)
+    schema = columns.schema()
     return ReplayBuffer(
         root=_root(place.location),
         schema=schema,
@@ -135,7 +134,7 @@ def _shards(layout: ReplayLayout, columns: ReplayColumns, schema: Schema) -> Ite
         for name, one in columns.chosen.items()
         if one.role == "episode"
     }
-    known = known_rows(episode_names(rows.pop(ID, None), len(layout.ends)), rows, types)
+    known = known_rows(episode_names(layout), rows, types)
     per_step = sum(used[one.source].row_bytes for one in stepped.values())
     stored = sum(layout.stored.get(source, (0, 0))[1] for source in used)
     steps = max(int(layout.ends[-1]), 1) if len(layout.ends) else 1
@@ -159,11 +158,14 @@ def _shards(layout: ReplayLayout, columns: ReplayColumns, schema: Schema) -> Ite
         yield ScannedShard(key=f"{name}#{digest}", rows=stop - first, nbytes=nbytes, reader=reader)
 
 
-def episode_names(given: Any, count: int, /) -> list[str]:
+def episode_names(layout: ReplayLayout, /) -> list[str]:
     """Ids of episodes: those of `meta/sequence_id` where they are there, unique and not empty; else numbers."""
-    if given is not None and given.dtype.kind in "SU":
-        names = [one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in given.tolist()]
-        if len(set(names)) == len(names) == count and all(names):
+    count, known = len(layout.ends), layout.arrays.get(NAMES)
+    if known is not None and known.dtype.kind in "SU" and known.shape == (count,):
+        array = layout.place.arrays({NAMES: known})[NAMES]
+        array.promises.refuse_empty()
+        names = [text_of(one) for one in array.rows(0, count).tolist()]
+        if len(set(names)) == count and all(names):
             return names
     width = max(6, len(str(count)))
     return [f"episode_{number:0{width}d}" for number in range(count)]
