@@ -38,7 +38,7 @@ from seqlake.formats.rlds.survey import (
     unique_ids,
 )
 from seqlake.formats.rlds.tfrecord import TfRecord, records
-from seqlake.protocols import Flat, Ints
+from seqlake.protocols import Flat, Ints, Mapped
 from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.findings import Finding
 from seqlake.spec.schema import ID, Schema
@@ -113,11 +113,13 @@ def scan(
     store = open_store(root, storage=storage)
     folder = layout(store, root, split=split)
     place = join(root, folder.folder + FEATURES)
-    features = read(read_all(store.blob(folder.folder + FEATURES)), location=place, without=without)
+    text = read_all(store.blob(folder.folder + FEATURES))
+    features = read(text, location=place, without=without)
     folder = replace(folder, findings=(*folder.findings, *_left_out(without)))
     surveyed = survey(((store.blob(file.path), file.split) for file in folder.files), features)
     step_columns = columns(surveyed, keep_constant=keep_constant)
-    source = {"format": "rlds", **{key: folder.info[key] for key in ("name", "version") if key in folder.info}}
+    source: dict[str, Any] = {"format": "rlds", **{key: folder.info[key] for key in ("name", "version") if key in folder.info}}
+    source["features"] = json.loads(text)  # an export says of its features what they were
     logical, mapping = schema(step_columns, surveyed, source=source), _mapping(step_columns)
     parts = [[file.name, file.split, file.digest] for file in surveyed.files]
     return RldsDataset(
@@ -128,6 +130,7 @@ def scan(
         folder=folder,
         survey=surveyed,
         columns=step_columns,
+        without=tuple(without),
     )
 
 
@@ -153,17 +156,26 @@ def _shards(surveyed: RecordSurvey, columns: Sequence[FeatureColumn], logical: S
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RldsDataset(ScannedDataset):
-    """A scanned RLDS dataset: a `Readable`, `Checked` and picklable; the root is the folder of the version.
+    """A scanned RLDS dataset: a `Readable`, `Checked`, `SaysMapping`, picklable; its root is the version's folder.
 
     Attributes:
         folder: Its files.
         survey: What was learned about them.
         columns: How columns are made of features.
+        without: Paths that were left out.
     """
 
     folder: TfdsFolder
     survey: RecordSurvey
     columns: Sequence[FeatureColumn]
+    without: Sequence[str] = ()
+
+    def mapping(self) -> Sequence[Mapped]:
+        """What became of every feature, by its path."""
+        how = {"first": "the same at every step of an episode", "steps": "", "episode": ""}
+        kept = [Mapped(source=one.feature.path, column=one.name, how=how[one.role]) for one in self.columns]
+        left = [Mapped(source=path, column=None, how="left out as asked") for path in self.without]
+        return sorted([*kept, *left], key=lambda one: one.source)
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only this format knows: missing files, record counts; from depth `rows` on, checksums and steps."""
