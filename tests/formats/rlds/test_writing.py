@@ -94,7 +94,9 @@ def test_bridge_comes_back_as_it_was(bridge: Path, tmp_path: Path, tfds: Any) ->
     assert sl.scan(again).to_arrow().equals(sl.scan(source).to_arrow())
     there, here = ((place / "features.json").read_text() for place in (bridge, tmp_path / "1.0.0"))
     assert json.loads(here) == json.loads(there)
-    records = [by_hand(path, tfds) for place in (bridge, tmp_path / "1.0.0") for path in sorted(place.glob("*tfrecord*"))]
+    records = [
+        by_hand(path, tfds) for place in (bridge, tmp_path / "1.0.0") for path in sorted(place.glob("*tfrecord*"))
+    ]
     for before, after in zip(records[0], records[1], strict=True):
         known, features = parse(memoryview(before)), parse(memoryview(after))
         assert sorted(known) == sorted(features)
@@ -281,7 +283,9 @@ json.dump(out, open(sys.argv[2], "w"))
 """
 
 
-@pytest.mark.skipif(not PYTHON, reason="tfds is not there: benchmarks/peers/setup makes it, SEQLAKE_TFDS_PYTHON names it")
+@pytest.mark.skipif(
+    not PYTHON, reason="tfds is not there: benchmarks/peers/setup makes it, SEQLAKE_TFDS_PYTHON names it"
+)
 def test_tfds_reads_every_value(ours: Any, written: Path, tmp_path: Path) -> None:
     out = tmp_path / "read.json"
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "HOME": str(tmp_path)}
@@ -320,7 +324,8 @@ def digest(place):
                     walk(value[key], path + "/" + key)
             else:
                 array = np.asarray(value)
-                whole.update(f"{path} {array.dtype} {array.shape}".encode() + (array.tobytes() if array.dtype != object else repr(value).encode()))
+                held = array.tobytes() if array.dtype != object else repr(value).encode()
+                whole.update(f"{path} {array.dtype} {array.shape}".encode() + held)
         steps = list(episode.pop("steps"))
         walk(episode)
         for step in steps:
@@ -331,7 +336,9 @@ json.dump([digest(place) for place in sys.argv[1:3]], open(sys.argv[3], "w"))
 """
 
 
-@pytest.mark.skipif(not PYTHON, reason="tfds is not there: benchmarks/peers/setup makes it, SEQLAKE_TFDS_PYTHON names it")
+@pytest.mark.skipif(
+    not PYTHON, reason="tfds is not there: benchmarks/peers/setup makes it, SEQLAKE_TFDS_PYTHON names it"
+)
 def test_tfds_reads_bridge_as_before(bridge: Path, tmp_path: Path) -> None:
     convert(rlds.scan(str(bridge)), tmp_path / "1.0.0", name="bridge_dataset")
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "HOME": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""What `.zarray` (format 2) or `zarr.json` (format 3) say of one array: dtype, chunk grid, codecs, shards; read only."""
+"""What `.zarray` (format 2) or `zarr.json` (format 3) say of one array: dtype, chunk grid, codecs, shards."""
 
 from __future__ import annotations
 
@@ -112,14 +112,11 @@ def parse_array(text: bytes, /, *, location: str) -> GridMetadata:
     """Read the text of a `.zarray`, or of the `zarr.json` of an array.
 
     Raises:
-        InvalidMetadataError: It is neither, or needs what is not read: other codecs, dtypes, grids; the message says which.
+        InvalidMetadataError: It is neither, or needs codecs, dtypes or grids that are not read; the message says which.
     """
     try:
         value = json.loads(text)
-        form = value["zarr_format"]
-        parsed = _second(value) if form == 2 else _third(value) if form == 3 else None
-        if parsed is None:
-            raise ValueError(f"expected zarr format 2 or 3, found {form!r}")
+        parsed = _parsed(value)
         _check(parsed)
         refuse_chains(parsed["codecs"])
         fields = {name: parsed[name] for name in parsed if name != "fill_value"}
@@ -129,6 +126,13 @@ def parse_array(text: bytes, /, *, location: str) -> GridMetadata:
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         why = str(error) if type(error) is ValueError else repr(error)
         raise InvalidMetadataError(f"{location} is no array that can be read: {why:.300}.", path=location) from error
+
+
+def _parsed(value: Any) -> dict[str, Any]:
+    form = value["zarr_format"]
+    if form not in {2, 3}:
+        raise ValueError(f"expected zarr format 2 or 3, found {form!r}")
+    return _second(value) if form == 2 else _third(value)
 
 
 def _check(parsed: Mapping[str, Any]) -> None:

@@ -167,7 +167,9 @@ class GridArray:
         assert shards is not None
         length = prod(per) * _ENTRY + (4 if shards.sealed else 0)
         if blob.size < length:
-            raise damaged(blob.location, f"expected an index of {length} bytes for {prod(per)} chunks, found {blob.size}")
+            raise damaged(
+                blob.location, f"expected an index of {length} bytes for {prod(per)} chunks, found {blob.size}"
+            )
         start = blob.size - length if shards.at_end else 0
         [data] = blob.ranges(np.array([start], np.int64), np.array([start + length], np.int64))
         raw = bytes(data)

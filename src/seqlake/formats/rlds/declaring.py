@@ -82,7 +82,8 @@ def declarations(
     twice = [path for path in have if sum(one.feature.path == path for one in chosen) > 1]
     if twice:
         raise SchemaMismatchError(
-            f"Two columns would be the feature {min(twice)!r}.", hint="Say where one goes: paths={'name': 'steps/name'}."
+            f"Two columns would be the feature {min(twice)!r}.",
+            hint="Say where one goes: paths={'name': 'steps/name'}.",
         )
     return sorted(chosen, key=lambda one: one.feature.path)
 
@@ -140,7 +141,11 @@ def _leaves(node: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def _declared(
-    schema: Schema, name: str, path: str | None, known: Mapping[str, tuple[str, Feature, Mapping[str, Any]]], images: str
+    schema: Schema,
+    name: str,
+    path: str | None,
+    known: Mapping[str, tuple[str, Feature, Mapping[str, Any]]],
+    images: str,
 ) -> Declaration:
     column = schema[name]
     before = known.get(name)
@@ -157,8 +162,7 @@ def _declared(
         raise SchemaMismatchError(f"Column {name!r} has steps, so its path begins with steps/; found {path!r}.")
     texts = is_list(column.arrow) and is_text(column.arrow.value_type) and not has_frames(column)
     role = "episode" if not in_steps else "steps" if _of_steps(column) or texts else "repeated"
-    made = _made(path, _node(column, path, images), name, role)
-    return made
+    return _made(path, _node(column, path, images), name, role)
 
 
 def _made(path: str, node: Mapping[str, Any], column: str, role: Role) -> Declaration:

@@ -206,7 +206,7 @@ def _delimited(number: int, data: bytes) -> bytes:
 
 
 def packed_varints(values: NDArray[np.int64], /) -> bytes:
-    """Integers as varints, one behind the other; negative ones take ten bytes.
+    r"""Integers as varints, one behind the other; negative ones take ten bytes.
 
     Example:
         >>> packed_varints(np.array([1, 300]))

@@ -118,7 +118,10 @@ def scan(
     folder = replace(folder, findings=(*folder.findings, *_left_out(without)))
     surveyed = survey(((store.blob(file.path), file.split) for file in folder.files), features)
     step_columns = columns(surveyed, keep_constant=keep_constant)
-    source: dict[str, Any] = {"format": "rlds", **{key: folder.info[key] for key in ("name", "version") if key in folder.info}}
+    source: dict[str, Any] = {
+        "format": "rlds",
+        **{key: folder.info[key] for key in ("name", "version") if key in folder.info},
+    }
     source["features"] = json.loads(text)  # an export says of its features what they were
     logical, mapping = schema(step_columns, surveyed, source=source), _mapping(step_columns)
     parts = [[file.name, file.split, file.digest] for file in surveyed.files]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from seqlake.arguments import FLAG, MAPPING, Kind, takes
 from seqlake.errors import SeqlakeError, ValidationError
@@ -30,6 +29,7 @@ from seqlake.spec.schema import is_list, is_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from seqlake.protocols import Store
@@ -40,10 +40,11 @@ _NAME = re.compile(r"[A-Za-z]\w*")
 _SPLIT = re.compile(r"[A-Za-z0-9_]+")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _IMAGES = Kind("'jpeg' or 'png'", lambda value: value in {"jpeg", "png"})
+_IS_VERSION = Kind("a version, as '1.0.0'", lambda value: _VERSION.fullmatch(value) is not None)
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-@takes(images=_IMAGES, version=Kind("a version, as '1.0.0'", _VERSION.fullmatch), paths=MAPPING.or_none(), flags=FLAG)
+@takes(images=_IMAGES, version=_IS_VERSION, paths=MAPPING.or_none(), flags=FLAG)
 def create(
     location: str,
     schema: Schema,
@@ -102,6 +103,11 @@ def create(
         fill=fill or {},
         storage=storage,
     )
+
+
+def takes_files() -> bool:
+    """True: frames and files are written, no references to them."""
+    return True
 
 
 def dropped(schema: Schema, /) -> dict[str, str]:
@@ -298,6 +304,7 @@ class RldsSink:
         if value is None and times:
             raise ValidationError(f"records hold no nulls; say what stands for it: fill={{{one.column!r}: ...}}")
         if feature.many and feature.kind != "tensor":
+            assert value is not None
             return BYTES, [_bytes(text) for text in value]
         if feature.kind == "text":
             return BYTES, [_bytes(value)] * times if times else []

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from seqlake.formats.zarr_replay.scan import matches, scan
-from seqlake.formats.zarr_replay.sink import create, dropped
+from seqlake.formats.zarr_replay.sink import create, dropped, takes_files
 
-__all__ = ["create", "dropped", "matches", "scan"]
+__all__ = ["create", "dropped", "matches", "scan", "takes_files"]

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import ColumnNotFoundError, InvalidMetadataError
@@ -19,6 +18,8 @@ from seqlake.spec.schema import ID, Column, Schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+    import numpy as np
 
     from seqlake.formats._zarr.grid import GridMetadata
     from seqlake.formats.zarr_replay.layout import ReplayLayout
@@ -111,7 +112,9 @@ def columns_of(
         said.setdefault(source, Mapped(source=source, column=None, how=why))
     if NAMES in layout.arrays and said[NAMES].column is None and NAMES not in left:
         said[NAMES] = Mapped(source=NAMES, column=ID, how="where they are unique and not empty")
-    said.update({source: Mapped(source=source, column=None, how="where episodes end") for source in _ends(layout, said)})
+    said.update(
+        {source: Mapped(source=source, column=None, how="where episodes end") for source in _ends(layout, said)}
+    )
     return ReplayColumns(chosen=chosen, mapping=[said[name] for name in sorted(said)], pictures=pictures)
 
 

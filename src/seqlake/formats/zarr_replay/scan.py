@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from seqlake.arguments import TEXT, TEXTS, Kind, takes, whole
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError, UnsafeReferenceError
-from seqlake.files.locations import absolute, parent
+from seqlake.files.locations import absolute
 from seqlake.formats._mapping import wanted
 from seqlake.formats._zarr.places import CHUNK_BYTES
 from seqlake.formats.zarr_replay.columns import ReplayColumns, columns_of
@@ -105,7 +105,7 @@ def scan(
 
 
 def _root(location: str) -> str:
-    return parent(location)[0] if location.lower().endswith(".zip") else location
+    return location.rpartition("/")[0] or location if location.lower().endswith(".zip") else location
 
 
 def _looks_whole(layout: ReplayLayout) -> dict[str, bool]:
@@ -234,9 +234,7 @@ class ReplayBuffer(ScannedDataset):
             known = self.layout.arrays[column.source]
             if column.role != "episode" and known.shape[0] > steps:
                 text = f"{known.shape[0] - steps} steps of {column.source!r} lie behind the end of the last episode"
-                yield Finding(
-                    code="zarr-replay-steps", severity="warning", message=text, location=place, column=name
-                )
+                yield Finding(code="zarr-replay-steps", severity="warning", message=text, location=place, column=name)
             if depth != "metadata" and self.layout.stored and known.shards is None:
                 yield from self._check_chunks(name, column.source)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from seqlake.arguments import Kind, whole
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
@@ -26,8 +24,9 @@ from seqlake.formats.zarr_replay.layout import DATA, ENDS, META
 from seqlake.spec.schema import is_list, is_number, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from seqlake.protocols import Store
@@ -88,6 +87,11 @@ def create(
         fill=fill or {},
         storage=storage,
     )
+
+
+def takes_files() -> bool:
+    """True: frames and files are written, no references to them."""
+    return True
 
 
 def dropped(schema: Schema, /) -> dict[str, str]:
@@ -262,7 +266,9 @@ class _Staged:
                 continue
             if not cell.is_valid:
                 raise ValidationError(f"{where}: {column!r} is null; a replay buffer has steps in every column.")
-            steps = self._pictures(column, cell, where) if has_frames(sink.schema[column]) else self._signal(column, cell)
+            steps = (
+                self._pictures(column, cell, where) if has_frames(sink.schema[column]) else self._signal(column, cell)
+            )
             if length not in {-1, steps}:
                 raise ValidationError(
                     f"{where}: {column!r} has {steps} steps, the columns before it {length}.",
@@ -314,7 +320,7 @@ class _Staged:
 
 
 def _declared(column: Column) -> tuple[str, tuple[int, ...]]:
-    """dtype and shape of a step, as columns of signals declare them."""
+    """Dtype and shape of a step, as columns of signals declare them."""
     if has_frames(column):
         return "|u1", (1, 1, 3)
     assert column.dtype is not None
