@@ -536,6 +536,14 @@ class Drops(Protocol):
 
 
 @runtime_checkable
+class TakesFiles(Protocol):
+    """What the rows' files hold becomes part of what is written, so that nothing refers to them any more."""
+
+    def takes_files(self) -> bool:
+        """Whether it does."""
+
+
+@runtime_checkable
 class SaysMapping(Protocol):
     """A readable of another format that knows what of its source became which column."""
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import Discards, KeepsFiles, Renews, ability, storage_of
+from seqlake import plugins
+from seqlake.abilities import Discards, KeepsFiles, Renews, TakesFiles, ability, storage_of
 from seqlake.conversion.planning import LEAST_ENCODED, LEAST_PER_PART, PartTask, Plan, RowRange, plan
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.opening import lake_of
@@ -429,6 +430,9 @@ def _warn_of_losses(planned: Plan) -> None:
 
 def _say_where_files_stay(planned: Plan, to: str) -> None:
     """Other formats have no place for files: their references lead to where the files are."""
+    taking = ability(plugins.load("formats", to), TakesFiles)
+    if taking is not None and taking.takes_files():
+        return
     schema = planned.schema
     naming = [name for name, column in schema.items() if refers(column)]
     if naming and planned.tasks:

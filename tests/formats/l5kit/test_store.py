@@ -16,9 +16,9 @@ from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetada
 from seqlake.files.blobs import LocalBlob
 from seqlake.files.stores import open_store as open_files
 from seqlake.formats import l5kit
-from seqlake.formats.l5kit.decoding import Blocks
-from seqlake.formats.l5kit.metadata import ArrayMetadata
-from seqlake.formats.l5kit.places import open_place
+from seqlake.formats._zarr.decoding import Blocks
+from seqlake.formats._zarr.metadata import ArrayMetadata
+from seqlake.formats._zarr.places import open_place
 from seqlake.formats.l5kit.store import open_store
 
 

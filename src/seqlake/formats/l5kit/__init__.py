@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from seqlake.formats._zarr.places import CHUNK_BYTES
 from seqlake.formats.l5kit.mapping import KEY
-from seqlake.formats.l5kit.places import CHUNK_BYTES
 from seqlake.formats.l5kit.scenes import scenes
 from seqlake.formats.l5kit.sink import create, dropped
 from seqlake.formats.l5kit.store import is_store, open_store

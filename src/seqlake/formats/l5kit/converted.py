@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from seqlake.arguments import COUNT, Kind, takes
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError, ValidationError
-from seqlake.formats.l5kit.arrays import CACHE_BYTES, ChunkCache, RowArray, joined
+from seqlake.formats._zarr.caching import CACHE_BYTES, ChunkCache
+from seqlake.formats.l5kit.arrays import RowArray, joined
 from seqlake.formats.l5kit.columns import field_of
 from seqlake.formats.l5kit.layout import CHILDREN
 from seqlake.formats.l5kit.mapping import COUNTS, KEY, RUNS, SCENE, Mapping, kind_of
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.formats.l5kit.metadata import ArrayMetadata
+    from seqlake.formats._zarr.metadata import ArrayMetadata
     from seqlake.protocols import Ints, Readable, Shard, ShardReader
     from seqlake.spec.schema import Schema
 

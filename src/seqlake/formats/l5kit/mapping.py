@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.formats._zarr.metadata import ArrayMetadata
 from seqlake.formats.l5kit.columns import row_column, step_column
 from seqlake.formats.l5kit.layout import CHILDREN
-from seqlake.formats.l5kit.metadata import ArrayMetadata
 from seqlake.formats.l5kit.store import AGENTS, FACES, FRAME_INTERVAL, FRAMES, MASKS, SCENES
 from seqlake.protocols import Mapped
 from seqlake.spec.metadata import Metadata

@@ -11,11 +11,11 @@ from seqlake.errors import SeqlakeError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store, read_all
+from seqlake.formats._zarr.places import ROOT
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.converted import mapping_of, structured
 from seqlake.formats.l5kit.layout import CHILDREN
 from seqlake.formats.l5kit.mapping import KEY, SCENE, Mapping, kind_of
-from seqlake.formats.l5kit.places import ROOT
 from seqlake.formats.l5kit.store import FRAME_INTERVAL, FRAMES, MASKS, SCENES
 from seqlake.formats.l5kit.writing import Appender, StoreWriter, publish, staged_store
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from seqlake.formats.l5kit.metadata import ArrayMetadata
+    from seqlake.formats._zarr.metadata import ArrayMetadata
     from seqlake.spec.schema import Schema
 
 _STAGED = "_seqlake_parts"

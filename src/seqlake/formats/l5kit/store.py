@@ -25,9 +25,10 @@ from seqlake.errors import (
 from seqlake.files.limits import limit_of
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, read_all
-from seqlake.formats.l5kit.arrays import CACHE_BYTES, THREADS, Array, ChunkCache, RowArray
-from seqlake.formats.l5kit.metadata import ArrayMetadata
-from seqlake.formats.l5kit.places import CHUNK_BYTES, ROOT, StoreFiles, open_place
+from seqlake.formats._zarr.caching import CACHE_BYTES, ChunkCache
+from seqlake.formats._zarr.metadata import ArrayMetadata
+from seqlake.formats._zarr.places import CHUNK_BYTES, ROOT, StoreFiles, open_place
+from seqlake.formats.l5kit.arrays import THREADS, Array, RowArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

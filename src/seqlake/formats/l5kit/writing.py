@@ -17,9 +17,9 @@ from seqlake.errors import DatasetExistsError, SchemaMismatchError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store
+from seqlake.formats._zarr.metadata import BLOSC, ArrayMetadata, encode
+from seqlake.formats._zarr.places import ROOT
 from seqlake.formats.l5kit.arrays import THREADS, joined
-from seqlake.formats.l5kit.metadata import BLOSC, ArrayMetadata, encode
-from seqlake.formats.l5kit.places import ROOT
 from seqlake.formats.l5kit.store import (
     AGENT_INTERVAL,
     AGENTS,

@@ -20,7 +20,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -180,6 +180,73 @@ def varints(data: memoryview, /) -> NDArray[np.int64]:
         has = np.flatnonzero(lengths > byte)
         values[has] |= (raw[starts[has] + byte].astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * byte)
     return values.view(np.int64)
+
+
+def serialized(features: Mapping[str, tuple[int, Any]], /) -> bytes:
+    """One `tf.train.Example`, its features in the order of their names.
+
+    Args:
+        features: Name -> kind and values: a list of bytes, or an array of floats or of integers.
+    """
+    entries = []
+    for name in sorted(features):
+        kind, values = features[name]
+        if kind == BYTES:
+            body = b"".join(_delimited(1, one) for one in values)
+        elif kind == FLOATS:
+            body = _delimited(1, np.ascontiguousarray(values, "<f4").tobytes()) if len(values) else b""
+        else:
+            body = _delimited(1, packed_varints(values)) if len(values) else b""
+        entries.append(_delimited(1, _delimited(1, name.encode()) + _delimited(2, _delimited(kind, body))))
+    return _delimited(1, b"".join(entries))
+
+
+def _delimited(number: int, data: bytes) -> bytes:
+    return bytes([number << 3 | _DELIMITED]) + packed_varints(np.array([len(data)], np.int64)) + data
+
+
+def packed_varints(values: NDArray[np.int64], /) -> bytes:
+    r"""Integers as varints, one behind the other; negative ones take ten bytes.
+
+    Example:
+        >>> packed_varints(np.array([1, 300]))
+        b'\\x01\\xac\\x02'
+    """
+    rest = np.ascontiguousarray(values, np.int64).view(np.uint64)
+    if not rest.size or int(rest.max()) < 0x80:
+        return rest.astype(np.uint8).tobytes()
+    limits = np.array([1 << 7 * count for count in range(1, 10)], np.uint64)
+    lengths = np.searchsorted(limits, rest, side="right") + 1
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    out = np.empty(int(starts[-1]), np.uint8)
+    for byte in range(int(lengths.max())):
+        has = np.flatnonzero(lengths > byte)
+        more = np.where(lengths[has] > byte + 1, 0x80, 0).astype(np.uint64)
+        out[starts[has] + byte] = (rest[has] >> np.uint64(7 * byte) & np.uint64(0x7F) | more).astype(np.uint8)
+    return out.tobytes()
+
+
+def stored(feature: Feature, values: NDArray[Any], /) -> tuple[int, Any]:
+    """Numbers of a tensor feature as a record holds them: what `numbers` reads.
+
+    Args:
+        feature: Its dtype, shape and encoding.
+        values: [n, ...] whole values of it.
+
+    Raises:
+        ValueError: Integers that the dtype does not hold.
+    """
+    dtype = np.dtype(feature.dtype)
+    if dtype.kind in "iu" and values.size:
+        limits = np.iinfo(dtype)
+        if int(values.min()) < limits.min or int(values.max()) > min(limits.max, np.iinfo(np.int64).max):
+            raise ValueError(f"{feature.path!r} is {dtype}; found {values.min()} to {values.max()}")
+    if feature.encoding != "none":
+        rows = np.ascontiguousarray(values, dtype.newbyteorder("<")).reshape(-1, feature.size)
+        cells = [row.tobytes() for row in rows]
+        return BYTES, [zlib.compress(cell) for cell in cells] if feature.encoding == "zlib" else cells
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return (FLOATS, flat.astype(np.float32)) if dtype.kind == "f" else (INTS, flat.astype(np.int64))
 
 
 def _joined(parts: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:

@@ -113,11 +113,16 @@ def scan(
     store = open_store(root, storage=storage)
     folder = layout(store, root, split=split)
     place = join(root, folder.folder + FEATURES)
-    features = read(read_all(store.blob(folder.folder + FEATURES)), location=place, without=without)
+    text = read_all(store.blob(folder.folder + FEATURES))
+    features = read(text, location=place, without=without)
     folder = replace(folder, findings=(*folder.findings, *_left_out(without)))
     surveyed = survey(((store.blob(file.path), file.split) for file in folder.files), features)
     step_columns = columns(surveyed, keep_constant=keep_constant)
-    source = {"format": "rlds", **{key: folder.info[key] for key in ("name", "version") if key in folder.info}}
+    source: dict[str, Any] = {
+        "format": "rlds",
+        **{key: folder.info[key] for key in ("name", "version") if key in folder.info},
+    }
+    source["features"] = json.loads(text)  # an export says of its features what they were
     logical, mapping = schema(step_columns, surveyed, source=source), _mapping(step_columns)
     parts = [[file.name, file.split, file.digest] for file in surveyed.files]
     return RldsDataset(
@@ -171,7 +176,7 @@ def _shards(surveyed: RecordSurvey, columns: Sequence[FeatureColumn], logical: S
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RldsDataset(ScannedDataset):
-    """A scanned RLDS dataset: a `Readable`, `Checked` and picklable; the root is the folder of the version.
+    """A scanned RLDS dataset: a `Readable`, `Checked`, `SaysMapping`, picklable; its root is the version's folder.
 
     Attributes:
         folder: Its files.

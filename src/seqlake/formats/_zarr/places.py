@@ -20,15 +20,16 @@ from seqlake.files.blobs import PartBlob, bounded
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.reading import BlobFile
 from seqlake.files.stores import open_blob, open_store
-from seqlake.formats.l5kit.decoding import MEMBERS, member
+from seqlake.formats._zarr.decoding import MEMBERS, member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from seqlake.formats.l5kit.metadata import ArrayMetadata
     from seqlake.protocols import Blob, Ints
 
 ROOT = ".zgroup"
+NODE = "zarr.json"
+"""Of a group of format 2, and of a group or an array of format 3."""
 _ENCRYPTED = 1
 _READ = "deflate, bzip2 and LZMA are read"
 _NO_ZIP = (zipfile.BadZipFile, struct.error, ValueError, LookupError, OverflowError, NotImplementedError, EOFError)
@@ -48,6 +49,30 @@ def damaged(place: str, text: str, /) -> CorruptFileError:
     return CorruptFileError(f"{place} cannot be decoded: {text}.", path=place, hint=hint)
 
 
+class Promised(Protocol):
+    """What the metadata of an array say of its sizes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+
+    @property
+    def count(self) -> int:
+        """Chunks of all rows."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a whole chunk, decoded."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether chunks are stored as they are."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Promises:
     """Of one array.
@@ -61,7 +86,7 @@ class Promises:
 
     place: StoreFiles
     name: str
-    metadata: ArrayMetadata
+    metadata: Promised
     most: int
 
     @cached_property
@@ -97,22 +122,26 @@ class Promises:
             CorruptFileError: It is larger than any chunk, or of plain bytes and another size.
             InvalidMetadataError: Decoded, it would be above the limit.
         """
-        whole = self.metadata.chunk_bytes
         if file is None:
             if self._nbytes > self.most and self._stored is None:
                 raise self._too_much(f"promises {self._nbytes} bytes, and chunk {number} is not there")
             return None
-        if self.metadata.compressor is None:
-            if file.size != whole:
-                raise damaged(file.location, f"expected a chunk of {whole} bytes, found {file.size}")
-        elif whole > self.most:
-            raise self._too_much(f"has compressed chunks of {whole} bytes")
-        elif file.size > 2 * whole + _SLACK:
-            raise damaged(file.location, f"{file.size} bytes are too many for {whole} compressed ones")
+        self.expect(file.location, file.size)
         return file
 
+    def expect(self, location: str, size: int, /) -> None:
+        """See that so many bytes can be a stored chunk; raises as `kept` does."""
+        whole = self.metadata.chunk_bytes
+        if self.metadata.plain:
+            if size != whole:
+                raise damaged(location, f"expected a chunk of {whole} bytes, found {size}")
+        elif whole > self.most:
+            raise self._too_much(f"has compressed chunks of {whole} bytes")
+        elif size > 2 * whole + _SLACK:
+            raise damaged(location, f"{size} bytes are too many for {whole} compressed ones")
+
     def _too_much(self, problem: str) -> InvalidMetadataError:
-        hint = f"If you trust it, raise the limit of {self.most} bytes: open_store(..., chunk_bytes=...), or of scan."
+        hint = f"If you trust it, raise the limit of {self.most} bytes: chunk_bytes=... of sl.scan, or of open_store."
         return InvalidMetadataError(f"{self.name}/.zarray {problem}.", path=self.name, hint=hint)
 
 
@@ -171,8 +200,9 @@ class Archive:
                 members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
         except _NO_ZIP as error:
             raise CorruptFileError(f"{self._location} is no zip archive: {error}.", path=self._location) from error
-        roots = sorted((name for name in members if name.rpartition("/")[2] == ROOT), key=lambda name: name.count("/"))
-        prefix = roots[0].removesuffix(ROOT) if roots else ""
+        roots = [name for name in members if name.rpartition("/")[2] in {ROOT, NODE}]
+        highest = min(roots, key=lambda name: (name.count("/"), name), default="")
+        prefix = highest[: highest.rfind("/") + 1]
         return {name.removeprefix(prefix): info for name, info in members.items() if name.startswith(prefix)}
 
     def blob(self, path: str, /) -> Blob:
@@ -199,9 +229,14 @@ class Archive:
             raise InvalidMetadataError(
                 f"{name} would make {info.file_size} bytes; the limit is {self._most}.",
                 path=self._location,
-                hint="If you trust it, raise the limit: open_store(..., chunk_bytes=...), or of scan.",
+                hint="If you trust it, raise the limit: chunk_bytes=... of sl.scan, or of open_store.",
             )
         return Member(part, info.file_size, info.compress_type)
+
+    @property
+    def token(self) -> str:
+        """The archive's own: another one means that any member may have changed."""
+        return self._whole.token
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         """The first byte of a member: behind its own header, whose name and extra field may be of any length."""

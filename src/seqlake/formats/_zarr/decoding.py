@@ -14,19 +14,21 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import math
 import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 
 from seqlake import plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -36,9 +38,15 @@ if TYPE_CHECKING:
 CODECS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
 """Codecs of bytes alone. Others (`pickle` among them) would run what a stranger wrote."""
 
+PICTURES: Mapping[str, str] = {
+    f"imagecodecs_{name}": f"{name}_decode" for name in ("jpeg", "jpeg2k", "jpegxl", "png", "webp")
+}
+"""Codecs of pictures, as diffusion policy and UMI write them: one chunk is one picture, or several of one size."""
+
 _BLOSC = struct.Struct("<BBBBIII")
 _BLOSC_FORMAT, _BLOSC_PLAIN = 2, 0x2
 _LZMA_MEMORY = 128 << 20  # the largest dictionary of xz's own levels takes 65 MiB
+_CRC = "crc32c"
 _GZIP = 31  # zlib's number for a gzip header and its checksum
 _HEADER = struct.Struct("<BBBBIII")
 _PLAIN = 0x2
@@ -57,6 +65,60 @@ def unpacked(settings: Mapping[str, Any], data: memoryview, size: int, /) -> NDA
         MissingDependencyError: numcodecs is not installed.
     """
     return _DECODERS[settings["id"]](data, size, settings)
+
+
+def through(
+    codecs: Sequence[Mapping[str, Any]], data: memoryview, shape: Sequence[int], dtype: np.dtype[Any], /
+) -> NDArray[np.uint8]:
+    """The bytes of a chunk that went through some codecs, the first of which took the chunk itself.
+
+    Args:
+        codecs: Their settings; of those that compress there is one at most, see `refuse_chains`.
+        data: The chunk as it is stored.
+        shape: Of the chunk, in the order in which it is stored.
+        dtype: Of its elements.
+
+    Raises:
+        ValueError: It is damaged, or makes another number of bytes.
+        MissingDependencyError: numcodecs or imagecodecs is not installed.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    sizes = [size + 4 * sum(one["id"] == _CRC for one in codecs[:number]) for number in range(len(codecs))]
+    for settings, expected in zip(reversed(codecs), reversed(sizes), strict=True):
+        if settings["id"] == _CRC:
+            if len(data) < 4 or google_crc32c.value(bytes(data[:-4])) != int.from_bytes(data[-4:], "little"):
+                raise ValueError("it has another CRC-32C than it says")
+            data = data[:-4]
+        elif settings["id"] in PICTURES:
+            data = _picture(PICTURES[settings["id"]], data, shape, dtype).data
+        else:
+            data = unpacked(settings, data, expected).data
+    return np.frombuffer(data, np.uint8)
+
+
+def refuse_chains(codecs: Sequence[Mapping[str, Any]], /) -> None:
+    """Refuse two codecs that compress one after the other: nobody knows what the inner one should make.
+
+    Raises:
+        ValueError: Names them.
+    """
+    packing = [str(one["id"]) for one in codecs if one["id"] != _CRC]
+    if len(packing) > 1:
+        raise ValueError(f"the codecs {' and '.join(packing)} one after the other are not read")
+
+
+def _picture(name: str, data: memoryview, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[np.uint8]:
+    decoders = plugins.require("imagecodecs", extra="zarr")
+    out = np.empty([size for size in shape if size != 1] or [1], dtype)  # as these codecs squeeze what they are given
+    decode = getattr(decoders, name)
+    try:
+        # They compare the picture's size with that of `out` before they decode it.
+        decoded = decode(bytes(data), out=out)
+    except (ValueError, RuntimeError, TypeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"it is no such picture of {out.shape} {dtype} ({error})") from error
+    if decoded.shape != out.shape or decoded.dtype != dtype:
+        raise ValueError(f"it is a picture of {decoded.shape} {decoded.dtype}, expected {out.shape} {dtype}")
+    return np.ascontiguousarray(decoded).reshape(-1).view(np.uint8)
 
 
 def blosc_head(data: memoryview, size: int, /) -> tuple[tuple[int, int, int, int], int]:
@@ -106,7 +168,7 @@ def decoded_into(module: str, data: bytes | memoryview, out: NDArray[np.uint8], 
         ValueError: They cannot be decoded.
     """
     try:
-        plugins.require(module, extra="l5kit").decompress(data, out)
+        plugins.require(module, extra="zarr").decompress(data, out)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
 

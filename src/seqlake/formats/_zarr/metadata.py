@@ -13,7 +13,7 @@ import numpy as np
 
 from seqlake import plugins
 from seqlake.errors import CorruptFileError, InvalidMetadataError
-from seqlake.formats.l5kit.decoding import CODECS, unpacked
+from seqlake.formats._zarr.decoding import CODECS, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +62,11 @@ class ArrayMetadata:
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return self.dtype.itemsize * prod(self.shape[1:])
+
+    @property
+    def plain(self) -> bool:
+        """Whether chunks are stored as they are."""
+        return self.compressor is None
 
     def resized(self, rows: int, /) -> ArrayMetadata:
         """The same array with another number of rows."""
@@ -121,7 +126,7 @@ def _parsed(value: Any, text: str) -> ArrayMetadata | str:
     compressor = value["compressor"]
     if compressor is not None and compressor.get("id") not in CODECS:
         return f"expected a codec among {', '.join(sorted(CODECS))}, found {compressor.get('id')!r}."
-    dtype = _dtype(value["dtype"])
+    dtype = dtype_of(value["dtype"])
     shape, chunks = tuple(value["shape"]), tuple(value["chunks"])
     if not all(type(size) is int and 0 <= size < _MOST for size in (*shape, *chunks)):
         raise ValueError(f"shape {shape} and chunks {chunks} are no numbers of rows")
@@ -147,7 +152,7 @@ def _parsed(value: Any, text: str) -> ArrayMetadata | str:
     return metadata
 
 
-def _dtype(described: Any) -> np.dtype[Any]:
+def dtype_of(described: Any) -> np.dtype[Any]:
     """Numbers and strings of fixed size, or fields of them.
 
     Raises:
@@ -170,7 +175,7 @@ def _field(one: Any) -> tuple[Any, ...]:
     sizes = tuple(shape[0]) if shape else ()
     if not all(type(size) is int and 0 < size < _ROW_BYTES for size in sizes):
         raise ValueError(f"the field {name!r} has the shape {shape[0]!r}")
-    return (name, _dtype(kind), *([sizes] if shape else []))
+    return (name, dtype_of(kind), *([sizes] if shape else []))
 
 
 def _described(dtype: np.dtype[Any]) -> Any:
