@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 from seqlake.protocols import ShardReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -529,6 +529,14 @@ class Drops(Protocol):
 
     def dropped(self, schema: Schema, /) -> Mapping[str, str]:
         """Column -> why it is left out."""
+
+
+@runtime_checkable
+class TakesFiles(Protocol):
+    """Files that rows name are written, too; `create` is told how to reach them, as `source_storage`."""
+
+    def takes_files(self, schema: Schema, /) -> Collection[str]:
+        """Columns whose files are."""
 
 
 @runtime_checkable

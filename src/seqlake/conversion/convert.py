@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.abilities import Checked, Discards, KeepsFiles, Renews, ability, storage_of
-from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
+from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by, taken_by
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing import conforming, splitting
 from seqlake.dataset.writing.pictures import Pictures
@@ -220,7 +220,14 @@ def convert(
             split=split,
         )
     else:
-        target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
+        target = FormatTarget(
+            name=to,
+            location=place,
+            schema=planned.schema,
+            storage=storage,
+            source_storage=storage_of(readable),
+            options=options,
+        )
     if to is not None:
         _say_where_files_stay(planned, to)
     if dry_run:
@@ -292,9 +299,9 @@ def _warn_of_losses(planned: Plan) -> None:
 
 
 def _say_where_files_stay(planned: Plan, to: str) -> None:
-    """Other formats have no place for files: their references lead to where the files are."""
-    schema = planned.schema
-    naming = [name for name, column in schema.items() if refers(column)]
+    """Most other formats have no place for files: their references lead to where the files are."""
+    schema, taken = planned.schema, taken_by(to, planned.schema)
+    naming = [name for name, column in schema.items() if refers(column) and name not in taken]
     if naming and planned.tasks:
         _log.warning(
             "The files that %s name stay at %s: what is written as %r refers to them there. Keep them, or convert "
