@@ -16,7 +16,7 @@ _OF_FILES = ("codec", "height", "width", "pix_fmt", "fps", "channels", "is_depth
 
 
 def described(plan: ExportPlan, receipts: Sequence[Mapping[str, Any]], /) -> dict[str, Any]:
-    """`features` of `info.json`, in the order of the columns, those that every folder has last where no column was.
+    """`features` of `info.json`.
 
     Args:
         plan: What became of the columns.
@@ -24,7 +24,7 @@ def described(plan: ExportPlan, receipts: Sequence[Mapping[str, Any]], /) -> dic
     """
     by_name = {feature.name: feature for feature in plan.features}
     features = {}
-    for name in dict.fromkeys([*plan.order, *BOOKKEEPING]):
+    for name in plan.order:
         if name in by_name:
             features[name] = _feature(by_name[name], plan, receipts)
         else:
@@ -81,7 +81,8 @@ def _filmed(feature: ExportedFeature, plan: ExportPlan, film: Mapping[str, Any])
 
 def _with_info(feature: ExportedFeature, said: dict[str, Any]) -> dict[str, Any]:
     before = feature.declared.get("info")
-    info = {**(before if isinstance(before, dict) else {}), **feature.info}
+    of_column = {key: value for key, value in feature.info.items() if key != "resolution"}  # which the shape says
+    info = {**(before if isinstance(before, dict) else {}), **of_column}
     return {**said, "info": info} if info else said
 
 

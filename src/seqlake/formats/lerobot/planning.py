@@ -65,7 +65,7 @@ class ExportPlan:
     Attributes:
         rate: Steps per second.
         features: In the order of the columns; those that every folder has are not among them.
-        order: Names of all features in the order of the columns, as far as these say it.
+        order: Names of all features: as they were, and new ones in the order of the columns.
         episode: Columns with one value an episode that go into the list of episodes.
         source: `info.json` of the LeRobot folder that the rows came from; empty where they did not.
         tasks: What its numbers of tasks meant.
@@ -118,19 +118,16 @@ def planned(schema: Schema, /, *, fps: float | Fraction | None, without: Collect
         if name not in schema:
             raise ColumnNotFoundError(f"without: no column {name!r}; there are {', '.join(schema.names)}.")
     info, tasks = came_from(schema)
-    features, episode, order = list[ExportedFeature](), list[str](), list[str]()
+    features, episode = list[ExportedFeature](), list[str]()
     for column in schema.values():
         if column.name in without:
             continue
         name, declared = _declared(info, column.name)
         role, dtype, shape = _role(column, declared)
-        if column.name in BOOKKEEPING:
-            order.append(column.name)
         if role == "episode" and column.name not in _EPISODE_WIDE:
             episode.append(column.name)
         if role in {"episode", "counted"}:
             continue
-        order.append(name)
         names = None if column.type is None or role != "numbers" else column.type.get("names")
         features.append(
             ExportedFeature(
@@ -147,6 +144,10 @@ def planned(schema: Schema, /, *, fps: float | Fraction | None, without: Collect
     if not features:
         raise SchemaMismatchError("A LeRobot folder has at least one feature of steps; these columns have none.")
     columns = [schema[feature.column] for feature in features]
+    named = dict.fromkeys([feature.name for feature in features])
+    before = info.get("features")
+    known = [name for name in before if name in {*named, *BOOKKEEPING}] if isinstance(before, Mapping) else []
+    order = list(dict.fromkeys([*known, *named, *BOOKKEEPING]))
     rate = _rate(schema, columns, info, fps)
     return ExportPlan(rate=rate, features=features, order=order, episode=episode, source=info, tasks=tasks)
 
