@@ -13,6 +13,7 @@ from seqlake.errors import ColumnNotFoundError, SchemaMismatchError
 from seqlake.formats.lerobot.layout import INFO, SCALAR, episode_id
 from seqlake.formats.lerobot.reading import step_type
 from seqlake.formats.lerobot.videos import CELL
+from seqlake.protocols import Mapped
 from seqlake.spec.column_types import ColumnType, Trajectory
 from seqlake.spec.findings import Finding
 from seqlake.spec.metadata import Metadata
@@ -92,6 +93,31 @@ def _left_out(feature: LeRobotFeature, *, missing: bool) -> Finding:
     why = "no data file has it" if missing else f"dtype {feature.dtype!r}, shape {list(feature.shape)} cannot be read"
     text = f"the feature {feature.name!r} is left out: {why}"
     return Finding(code="lerobot-feature", severity="warning", message=text, location=INFO)
+
+
+def mapped(info: Info, columns: LeRobotColumns, /) -> list[Mapped]:
+    """What became of each feature, in their order."""
+    by_name = {feature.name: column for column, feature in {**columns.steps, **columns.cameras}.items()}
+    result = []
+    for feature in info.features.values():
+        column = EPISODE if feature.name == EPISODE else by_name.get(feature.name)
+        if column is None:
+            how = _why_left_out(feature, columns)
+        elif column == EPISODE:
+            how = "one number for all steps"
+        elif feature.stored == "video":
+            how = "its part of a file that episodes share" if info.shared else "a file of its own"
+        else:
+            how = ""
+        result.append(Mapped(source=feature.name, column=column, how=how))
+    return result
+
+
+def _why_left_out(feature: LeRobotFeature, columns: LeRobotColumns) -> str:
+    """As the finding has it; without one it was asked for."""
+    start = f"the feature {feature.name!r} is left out: "
+    reasons = [one.message.removeprefix(start) for one in columns.findings if one.message.startswith(start)]
+    return reasons[0] if reasons else "left out as without= says"
 
 
 def schema_of(info: Info, columns: LeRobotColumns, episodes: Episodes, tasks: Mapping[int, str], /) -> Schema:
