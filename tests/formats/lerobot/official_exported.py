@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from official import FPS, ROOT, items, written
+from official import ROOT, items, written
 
 WINDOWS = {"action": [-2, 0, 5], "observation.state": [-1, 0], "observation.images.top": [-3, 0]}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import Counter
 from dataclasses import dataclass
 from io import BytesIO
@@ -29,7 +30,6 @@ from seqlake.formats.lerobot.layout import (
     TASKS,
     TASKS_JSONL,
     VERSIONS,
-    episode_id,
     fill,
 )
 from seqlake.formats.lerobot.staging import EPISODES, STEPS, films_folder, part_folder
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _MB = 1 << 20
+_OF_NUMBERS = re.compile(r"episode_\d{6,}|")
 _GROUP = 1000  # rows of a group in the list of episodes
 
 
@@ -102,7 +103,13 @@ class Assembly:
     """
 
     def __init__(
-        self, store: Store, plan: ExportPlan, folder: FolderSettings, schema: Schema, receipts: Sequence[Mapping[str, Any]], /
+        self,
+        store: Store,
+        plan: ExportPlan,
+        folder: FolderSettings,
+        schema: Schema,
+        receipts: Sequence[Mapping[str, Any]],
+        /,
     ) -> None:
         self._store = store
         self._plan = plan
@@ -118,7 +125,9 @@ class Assembly:
         tasks, numbers = self._tasks(episodes)
         self._move_films(episodes)
         features = described(self._plan, self._receipts)
-        files = DataFiles(self._store, self._plan, self._folder, data_schema(self._plan, self._schema, self._receipts, features))
+        files = DataFiles(
+            self._store, self._plan, self._folder, data_schema(self._plan, self._schema, self._receipts, features)
+        )
         for episode in episodes:
             part = self._receipts[episode.part]["part"]
             files.add(episode, f"{part_folder(part)}/{STEPS}", numbers[episode.part])
@@ -166,7 +175,9 @@ class Assembly:
         runs = [one for place, one in enumerate(named) if not place or named[place - 1] != one]
         if len(runs) != len(set(runs)):
             order = [one for one in dict.fromkeys(named) if one is not None]
-            _log.warning("Episodes of one split lie together in a LeRobot folder: they are ordered by %s.", ", ".join(order))
+            _log.warning(
+                "Episodes of one split lie together in a LeRobot folder: they are ordered by %s.", ", ".join(order)
+            )
             episodes.sort(key=lambda e: order.index(e.said["split"]) if e.said["split"] is not None else len(order))
         start = 0
         for number, episode in enumerate(episodes):
@@ -250,7 +261,13 @@ class Assembly:
             "index_columns": ["task"],
             "column_indexes": [],
             "columns": [
-                {"field_name": "task_index", "name": "task_index", "metadata": None, "numpy_type": "int64", "pandas_type": "int64"},
+                {
+                    "field_name": "task_index",
+                    "name": "task_index",
+                    "metadata": None,
+                    "numpy_type": "int64",
+                    "pandas_type": "int64",
+                },
                 {"field_name": "task", "name": "task", **column},
             ],
             "pandas_version": "2.0.0",
@@ -270,7 +287,7 @@ class Assembly:
         taken = more.take(pa.array([episode.row["place"] for episode in episodes], pa.int64()))
         for name in self._plan.episode:
             table = table.append_column(name, _plain_column(taken[name]))
-        if any(episode.said[ID] not in {None, episode_id(episode.number)} for episode in episodes):
+        if self._has_ids(episodes):
             table = table.append_column(ID, pa.array([episode.said[ID] for episode in episodes], pa.string()))
         if self._several_robots(episodes):
             table = table.append_column(ROBOT, pa.array([episode.said[ROBOT] for episode in episodes], pa.string()))
@@ -282,6 +299,10 @@ class Assembly:
                 some = some.append_column(f"meta/episodes/{name}", pa.array([value] * len(some), pa.int64()))
             values = {"chunk_index": chunk, "file_index": number}
             self._put_parquet(fill(EPISODES_PATH, values, what="the name of a list of episodes"), some)
+
+    def _has_ids(self, episodes: Sequence[StagedEpisode]) -> bool:
+        """Whether sequences had ids that are not made of numbers of episodes, which are others now."""
+        return any(not _OF_NUMBERS.fullmatch(episode.said[ID] or "") for episode in episodes)
 
     def _several_robots(self, episodes: Sequence[StagedEpisode]) -> bool:
         return len({episode.said[ROBOT] for episode in episodes}) > 1
@@ -314,12 +335,12 @@ class Assembly:
     def _write_lines(self, episodes: Sequence[StagedEpisode], more: pa.Table) -> None:
         """`episodes.jsonl` and `episodes_stats.jsonl` of v2.1."""
         own_rows = more.select(list(self._plan.episode)).to_pylist() if self._plan.episode else [{}] * len(episodes)
-        robots = self._several_robots(episodes)
+        robots, ids = self._several_robots(episodes), self._has_ids(episodes)
 
         def listed(episode: StagedEpisode) -> dict[str, Any]:
             known = {name: _json_value(value) for name, value in own_rows[episode.row["place"]].items()}
             line = {"episode_index": episode.number, "tasks": episode.said["tasks"], "length": episode.said["length"]}
-            if episode.said[ID] not in {None, episode_id(episode.number)}:
+            if ids:
                 known[ID] = episode.said[ID]
             return {**line, **known, **({ROBOT: episode.said[ROBOT]} if robots else {})}
 
@@ -335,7 +356,11 @@ class Assembly:
         self._store.put(path, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode())
 
     def _info(
-        self, episodes: Sequence[StagedEpisode], tasks: Sequence[str], splits: Mapping[str, str], features: Mapping[str, Any]
+        self,
+        episodes: Sequence[StagedEpisode],
+        tasks: Sequence[str],
+        splits: Mapping[str, str],
+        features: Mapping[str, Any],
     ) -> dict[str, Any]:
         rate, templates = self._plan.rate, VERSIONS[self._folder.version]
         cameras = [name for name, feature in features.items() if feature["dtype"] == "video"]

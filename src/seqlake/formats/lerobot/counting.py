@@ -38,7 +38,9 @@ def of_numbers(values: NDArray[Any], /) -> dict[str, NDArray[Any]]:
     flat = numbers.reshape(len(values), -1)
     columns = [_of_one(flat[:, place]) for place in range(flat.shape[1])]
     shape = values.shape[1:] or (1,)
-    result: dict[str, NDArray[Any]] = {name: np.array([one[name] for one in columns]).reshape(shape) for name in columns[0]}
+    result: dict[str, NDArray[Any]] = {
+        name: np.array([one[name] for one in columns]).reshape(shape) for name in columns[0]
+    }
     result["count"] = np.array([len(values)])
     return result
 
@@ -47,7 +49,9 @@ def _of_one(values: NDArray[Any]) -> dict[str, float]:
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     if not len(finite):
         return dict.fromkeys(("min", "max", "mean", "std", *POINTS), 0.0)
-    ranks = {name: min(max(0, int(np.ceil(len(finite) * point - 1))), len(finite) - 1) for name, point in POINTS.items()}
+    ranks = {
+        name: min(max(0, int(np.ceil(len(finite) * point - 1))), len(finite) - 1) for name, point in POINTS.items()
+    }
     ordered = np.partition(finite, sorted({0, len(finite) - 1, *ranks.values()}))
     return {
         "min": float(ordered[0]),

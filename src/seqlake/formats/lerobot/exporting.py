@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from seqlake.arguments import NUMBER, TEXTS, Kind, takes
 from seqlake.errors import SchemaMismatchError
 from seqlake.files.locations import absolute
 from seqlake.formats.lerobot.assembling import FolderSettings
@@ -18,7 +20,7 @@ from seqlake.spec.column_types import Depth
 from seqlake.spec.depth import measure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
     from fractions import Fraction
 
     from seqlake.formats.lerobot.planning import ExportedFeature, ExportPlan
@@ -28,6 +30,20 @@ __all__ = ["create", "dropped", "takes_files"]
 
 WRITTEN = ("v3.0", "v2.1")
 _MB = 1 << 20
+_NEW_TEXTS = Kind(
+    "new texts by old ones",
+    lambda value: value is None or (isinstance(value, Mapping) and TEXTS.fits([*value, *value.values()])),
+)
+_COLUMN = Kind("the name of a column", lambda value: value is None or isinstance(value, str))
+_FORMS = Kind("bytes or video, or one of them by column", lambda value: isinstance(value, (str, Mapping)))
+_ENCODING = Kind(
+    "an Encoding, or one by column",
+    lambda value: (
+        value is None
+        or isinstance(value, Encoding)
+        or (isinstance(value, Mapping) and all(isinstance(one, Encoding) for one in value.values()))
+    ),
+)
 _FARTHEST = 10.0  # metres: what LeRobot's own depth cameras are quantised to
 
 
@@ -36,6 +52,7 @@ def takes_files(schema: Schema, /) -> Collection[str]:
     return [name for name in schema.names if name not in dropped(schema)]
 
 
+@takes(without=TEXTS, tasks=_NEW_TEXTS, task_column=_COLUMN, depth_max=NUMBER, encoding=_ENCODING, images=_FORMS)
 def create(
     location: str,
     schema: Schema,

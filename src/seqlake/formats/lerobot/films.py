@@ -283,4 +283,3 @@ def _whole_file(clips: list[Clip], rate: Fraction) -> Path | None:
         return None
     span = joining.spanning(first, last)
     return Path(first.blob.location) if span.is_file(rate) else None
-

@@ -25,6 +25,7 @@ Role = Literal["numbers", "text", "language", "image", "video", "episode", "coun
 
 _EPISODE_WIDE = {ID, EPISODE, SPLIT, ROBOT, LENGTH, TASK, TASKS}
 _FOLDERS = ("stats/", "meta/", "data/", "videos/")
+_NO_NAMES = frozenset({"", ".", ".."})  # of folders, as a camera's
 _TAKEN = frozenset({"dataset_from_index", "dataset_to_index"})
 _SAID = frozenset({"type", "dim", "dtype", "shape", "names", "fps", "frames"})  # fields that features have words for
 
@@ -173,8 +174,8 @@ def _role(column: Column, declared: Mapping[str, Any]) -> tuple[Role, str, tuple
     if role == "episode":
         if column.name.startswith(_FOLDERS) or column.name in _TAKEN:
             raise _NoPlaceError("LeRobot has columns of that name itself: give it another")
-    elif "/" in column.name or "\0" in column.name or not column.name:
-        raise _NoPlaceError("names of features have no '/': give it another with rename_column")
+    elif "/" in column.name or "\0" in column.name or column.name in _NO_NAMES:
+        raise _NoPlaceError("a feature cannot be called so: give it another name with rename_column")
     return role, dtype, shape
 
 

@@ -144,7 +144,12 @@ class _Part:
             for feature in sink.plan.features
             if not self._filmed(feature)
         }
-        fields = [*self._types.items(), (TIMESTAMP, pa.float32()), ("frame_index", pa.int64()), (TASK_INDEX, pa.int64())]
+        fields = [
+            *self._types.items(),
+            (TIMESTAMP, pa.float32()),
+            ("frame_index", pa.int64()),
+            (TASK_INDEX, pa.int64()),
+        ]
         self._schema = pa.schema(fields)
         self._steps = scratch / STEPS
         self._writer = held.enter_context(pq.ParquetWriter(self._steps, self._schema, compression="snappy"))

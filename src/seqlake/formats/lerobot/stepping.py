@@ -83,7 +83,9 @@ def steps_of(feature: ExportedFeature, cell: pa.ListScalar, kind: pa.DataType, w
     flat = _flattened(values, shape, where)
     numbers = flat.to_numpy(zero_copy_only=False).reshape(len(values), *feature.shape)
     if not pa.types.is_list(kind):  # a number, or a list of fixed size
-        return Steps(cells=flat if kind == flat.type else pa.FixedSizeListArray.from_arrays(flat, type=kind), values=numbers)
+        return Steps(
+            cells=flat if kind == flat.type else pa.FixedSizeListArray.from_arrays(flat, type=kind), values=numbers
+        )
     cells: pa.Array = flat
     for place in range(len(feature.shape) - 1, -1, -1):
         size = feature.shape[place]
@@ -218,7 +220,9 @@ class PictureSteps:
             try:
                 counts.add(picture[None])
             except ValueError as error:
-                raise ValidationError(f"{self._where}: {error} cannot be counted.", hint="picture_statistics='none'.") from error
+                raise ValidationError(
+                    f"{self._where}: {error} cannot be counted.", hint="picture_statistics='none'."
+                ) from error
         if counts.values is not None and self._kind.is_depth:
             counts.metres = depth_levels(self._kind, counts.values.shape[1])
         return (None if which == "none" else counts), shape
@@ -227,4 +231,3 @@ class PictureSteps:
 def _suffix(data: bytes) -> str:
     kind = format_of(data[:64])
     return {"jpeg": "jpg", None: "png"}.get(kind, str(kind))
-

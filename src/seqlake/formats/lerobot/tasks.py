@@ -102,7 +102,11 @@ class TaskTexts:
         return texts
 
     def _named(self, numbers: Ints | None, steps: int) -> list[str] | None:
-        if numbers is None or len(numbers) != steps or not all(one in self.known for one in np.unique(numbers).tolist()):
+        if (
+            numbers is None
+            or len(numbers) != steps
+            or not all(one in self.known for one in np.unique(numbers).tolist())
+        ):
             return None
         return [self.known[one] for one in numbers.tolist()]
 

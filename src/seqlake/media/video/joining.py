@@ -199,4 +199,3 @@ def _check(clips: Sequence[Clip], path: Path, rate: Fraction) -> None:
     exact = (times * base.numerator) == np.arange(len(times)) * base.denominator
     if not exact.all():
         raise DecodeError(f"{clips[0].blob.location}: frames cannot be shown at exactly {rate} a second.")
-
