@@ -2,7 +2,7 @@
 
 `RECORD` leaves OUT/recorded. `READ` opens every other folder of OUT that has `meta/info.json` of v3.0, and leaves in
 OUT/read.pkl what the package gives of each: its steps, windows, what it says of itself; and what its own tools
-make of `again`: one episode deleted, and the folder merged with itself.
+make of `flat`: one episode deleted, and the folder merged with itself.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import json
 import pickle
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from official import ROOT, items, written
 
 WINDOWS = {"action": [-2, 0, 5], "observation.state": [-1, 0], "observation.images.top": [-3, 0]}
 
 
 def main(what: str, out: Path) -> None:
+    from official import ROOT, items, written
+
     sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
     from _importing import imported
 
@@ -32,7 +34,7 @@ def main(what: str, out: Path) -> None:
     for folder in sorted(path.parent.parent for path in out.glob("*/meta/info.json")):
         info = json.loads((folder / "meta/info.json").read_text())
         if info["codebase_version"] == "v3.0":
-            read[folder.name] = of_folder(package.LeRobotDataset, folder, float(info["fps"]))
+            read[folder.name] = of_folder(package.LeRobotDataset, folder, float(info["fps"]), items)
     tools = imported("lerobot.datasets.dataset_tools")
     ours = package.LeRobotDataset("local/again", root=out / "flat")
     read["deleted"] = items(tools.delete_episodes(ours, [1], out / "tools_deleted", "local/deleted"))
@@ -40,7 +42,7 @@ def main(what: str, out: Path) -> None:
     (out / "read.pkl").write_bytes(pickle.dumps(read))
 
 
-def of_folder(kind: Any, folder: Path, fps: float) -> dict[str, Any]:
+def of_folder(kind: Any, folder: Path, fps: float, items: Callable[[Any], Any]) -> dict[str, Any]:
     dataset = kind("local/any", root=folder)
     there = {name: steps for name, steps in WINDOWS.items() if name in dataset.features}
     windowed = kind(

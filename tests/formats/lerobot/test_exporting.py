@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -151,7 +150,7 @@ def test_data_is_what_the_layout_says(folder: Path, tmp_path: Path) -> None:
     rows = episodes_of(out)
     assert [(r["dataset_from_index"], r["dataset_to_index"]) for r in rows] == [(0, 12), (12, 13), (13, 38), (38, 45)]
     assert pq.read_table(out / "meta/tasks.parquet").to_pandas().to_dict() == {"task_index": {"pick": 0, "place": 1}}
-    assert sorted(os.listdir(out)) == ["data", "meta", "videos"]
+    assert sorted(path.name for path in out.iterdir()) == ["data", "meta", "videos"]
 
 
 # ---- statistics

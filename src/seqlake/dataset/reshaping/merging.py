@@ -433,7 +433,7 @@ def _copy(
     for shard in progress.over(part.shards(), "write"):
         for batch in streaming.for_writing(shard, list(names.values())):
             under = _under(batch, schema, names, prefix)
-            under = uniting.renumbered(under, uniting.TASK_INDEX, tasks) if tasks else under
+            under = uniting.renumbered(under, tasks) if tasks else under
             for rows in staging.parts(under):
                 staging.write(carrier.carry(rows))
 

@@ -125,9 +125,7 @@ class Assembly:
         tasks, numbers = self._tasks(episodes)
         self._move_films(episodes)
         features = described(self._plan, self._receipts)
-        files = DataFiles(
-            self._store, self._plan, self._folder, data_schema(self._plan, self._schema, self._receipts, features)
-        )
+        files = DataFiles(self._store, self._plan, self._folder, data_schema(self._plan, self._schema, features))
         for episode in episodes:
             part = self._receipts[episode.part]["part"]
             files.add(episode, f"{part_folder(part)}/{STEPS}", numbers[episode.part])
@@ -256,22 +254,12 @@ class Assembly:
             self._put_lines(TASKS_JSONL, ({"task_index": number, "task": task} for number, task in enumerate(tasks)))
             return
         # The index of a pandas frame, so that pandas and what builds on it find it again as one.
-        column = {"metadata": None, "numpy_type": "object", "pandas_type": "unicode"}
-        pandas = {
-            "index_columns": ["task"],
-            "column_indexes": [],
-            "columns": [
-                {
-                    "field_name": "task_index",
-                    "name": "task_index",
-                    "metadata": None,
-                    "numpy_type": "int64",
-                    "pandas_type": "int64",
-                },
-                {"field_name": "task", "name": "task", **column},
-            ],
-            "pandas_version": "2.0.0",
-        }
+        kinds = {"task_index": ("int64", "int64"), "task": ("object", "unicode")}
+        columns = [
+            {"field_name": name, "name": name, "metadata": None, "numpy_type": stored, "pandas_type": kind}
+            for name, (stored, kind) in kinds.items()
+        ]
+        pandas = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.0.0"}
         table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
         self._put_parquet(TASKS, table.replace_schema_metadata({"pandas": json.dumps(pandas)}))
 

@@ -49,9 +49,7 @@ def _of_one(values: NDArray[Any]) -> dict[str, float]:
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     if not len(finite):
         return dict.fromkeys(("min", "max", "mean", "std", *POINTS), 0.0)
-    ranks = {
-        name: min(max(0, int(np.ceil(len(finite) * point - 1))), len(finite) - 1) for name, point in POINTS.items()
-    }
+    ranks = {name: _rank(point, len(finite)) for name, point in POINTS.items()}
     ordered = np.partition(finite, sorted({0, len(finite) - 1, *ranks.values()}))
     return {
         "min": float(ordered[0]),
@@ -60,6 +58,10 @@ def _of_one(values: NDArray[Any]) -> dict[str, float]:
         "std": float(finite.std(dtype=np.float64)),
         **{name: float(ordered[rank]) for name, rank in ranks.items()},
     }
+
+
+def _rank(point: float, count: int) -> int:
+    return min(max(0, int(np.ceil(count * point - 1))), count - 1)
 
 
 def looked_at(count: int, /) -> Ints:
@@ -155,7 +157,7 @@ def _of_counts(counts: NDArray[np.int64], scale: NDArray[np.float64]) -> list[fl
         return [0.0] * (4 + len(POINTS))
     places = np.flatnonzero(counts)
     behind = np.cumsum(counts)
-    ranks = [min(max(0, int(np.ceil(total * point - 1))), total - 1) for point in POINTS.values()]
+    ranks = [_rank(point, total) for point in POINTS.values()]
     mean = float(np.average(scale, weights=counts))
     deviation = float(np.average((scale - mean) ** 2, weights=counts)) ** 0.5
     quantiles = [float(scale[np.searchsorted(behind, rank, side="right")]) for rank in ranks]

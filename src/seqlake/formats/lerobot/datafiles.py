@@ -18,7 +18,7 @@ from seqlake.formats.lerobot.layout import VERSIONS, fill
 from seqlake.formats.lerobot.stepping import step_type
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -30,15 +30,12 @@ if TYPE_CHECKING:
 _MB = 1 << 20
 
 
-def data_schema(
-    plan: ExportPlan, schema: Schema, receipts: Sequence[Mapping[str, Any]], features: Mapping[str, Any], /
-) -> pa.Schema:
+def data_schema(plan: ExportPlan, schema: Schema, features: Mapping[str, Any], /) -> pa.Schema:
     """The columns of data files, in the order of the features.
 
     Args:
         plan: What became of the columns.
         schema: The schema of the rows.
-        receipts: Of the parts.
         features: Those of `info.json`.
     """
     by_name = {feature.name: feature for feature in plan.features}

@@ -203,16 +203,20 @@ def _quantised(
             )
         if measure is None:
             continue
-        if measure.scale is not None:
-            depths[feature.name] = Depth(fps=float(plan.rate), depth_max=depth_max)
-        else:
-            ranged = {"depth_min": measure.nearest, "depth_max": measure.farthest, "invalid": measure.invalid}
-            bent = {"use_log": measure.shift is not None, "shift": 3.5 if measure.shift is None else measure.shift}
-            depths[feature.name] = Depth(fps=float(plan.rate), **ranged, **bent)
-        if measure.scale is not None:
-            fields = {key: value for key, value in depths[feature.name].fields.items() if key not in {"type", "fps"}}
-            kept = {key: value for key, value in feature.info.items() if key not in {"depth_scale", "units"}}
-            features[place] = replace(feature, info={**kept, **fields})
+        if measure.scale is None:
+            depths[feature.name] = Depth(
+                fps=float(plan.rate),
+                depth_min=measure.nearest,
+                depth_max=measure.farthest,
+                shift=0.0 if measure.shift is None else measure.shift,
+                use_log=measure.shift is not None,
+                invalid=measure.invalid,
+            )
+            continue
+        depths[feature.name] = Depth(fps=float(plan.rate), depth_max=depth_max)
+        fields = {key: value for key, value in depths[feature.name].fields.items() if key not in {"type", "fps"}}
+        kept = {key: value for key, value in feature.info.items() if key not in {"depth_scale", "units"}}
+        features[place] = replace(feature, info={**kept, **fields})
     return replace(plan, features=features), depths
 
 

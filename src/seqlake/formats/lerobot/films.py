@@ -1,11 +1,10 @@
-"""Videos of episodes on their way into a LeRobot folder: packets are copied, and frames encoded only where they must be."""
+"""Videos on their way into a LeRobot folder: packets are copied, frames are encoded only where they must be."""
 
 from __future__ import annotations
 
 import logging
 import os
 import stat
-import tempfile
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -200,9 +199,7 @@ class FilmWriter:
 
     def _passing(self) -> Path:
         self._count += 1
-        name = tempfile.NamedTemporaryFile(dir=self.scratch, suffix=f".{self._count}.mp4", delete=False)
-        name.close()
-        return Path(name.name)
+        return self.scratch / f"{self.folder.rpartition('/')[2]}-{self._count:06d}.mp4"
 
     def _take(self, clip: Clip) -> tuple[FilmPlace, PictureCounts | None]:
         held = sum(one.nbytes for one in self._clips)

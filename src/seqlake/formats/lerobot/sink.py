@@ -176,7 +176,7 @@ class _Part:
     def run(self, rows: Iterator[pa.RecordBatch]) -> dict[str, Any]:
         """Stage all rows, and the receipt."""
         for batch in rows:
-            self._known.append(batch.select([name for name in self._sink.plan.episode]))
+            self._known.append(batch.select(list(self._sink.plan.episode)))
             for row in range(batch.num_rows):
                 self._row(batch, row)
         films = {name: film.close() for name, film in self._films.items()}

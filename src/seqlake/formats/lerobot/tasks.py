@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ from seqlake.formats.lerobot.columns import TASK, TASKS
 from seqlake.spec.schema import is_list, is_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from seqlake.formats.lerobot.planning import ExportPlan
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Schema

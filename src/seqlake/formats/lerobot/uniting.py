@@ -57,17 +57,17 @@ def _saying(schema: Schema, tasks: Mapping[int, str], features: Mapping[str, Any
     return Schema(dict(schema.items()), metadata=metadata, id=schema.id)
 
 
-def renumbered(batch: pa.RecordBatch, column: str, numbers: Mapping[int, int], /) -> pa.RecordBatch:
+def renumbered(batch: pa.RecordBatch, numbers: Mapping[int, int], /) -> pa.RecordBatch:
     """Rows with the new numbers of their tasks.
 
     Args:
         batch: Of one part.
-        column: That of the numbers: lists of them.
         numbers: New by old.
 
     Raises:
         ValidationError: A number that no task of the part has.
     """
+    column = TASK_INDEX
     cells = batch.column(column)
     values = cells.flatten()
     old = np.array(sorted(numbers), np.int64)

@@ -8,7 +8,6 @@ are the same to the last bit, whoever decodes them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from seqlake.media.video.packets import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from fractions import Fraction
     from pathlib import Path
 
     from seqlake.media.video.packets import PacketIndex
