@@ -55,8 +55,8 @@ def command(
 
     if to not in {None, "mixtrain"} and message() is not None:
         raise click.UsageError(f"A dataset of the format {to} has no versions, so none can carry a --message.")
-    if fps is not None and images != "video":
-        raise click.UsageError("--fps is for --images video.")
+    if fps is not None and images != "video" and to != "lerobot":
+        raise click.UsageError("--fps is for --images video, and for --to lerobot.")
     selection = _options.opened(source, asks=False)
     if selection.schema.id is not None and (sequence_id is not None or steps is not None):
         raise click.UsageError("--sequence-id and --steps are for samples; the rows of this source are sequences.")

@@ -19,6 +19,7 @@ import pytest
 import seqlake as sl
 from seqlake.conversion import convert as conversion
 from seqlake.errors import ColumnNotFoundError, DatasetExistsError, SchemaMismatchError, ValidationError
+from seqlake.files.stores import open_store
 from seqlake.formats import lerobot
 from seqlake.formats.lerobot import counting
 from seqlake.protocols import Readable
@@ -828,6 +829,20 @@ def test_a_failure_leaves_nothing(folder: Path, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="broken"):
         export(sl.open(folder), tmp_path / "out")
     assert not list(tmp_path.glob("out/*"))
+
+
+# ---- elsewhere
+
+
+def test_a_bucket_is_written_and_read(folder: Path, tmp_path: Path, s3_bucket: Any) -> None:
+    place = f"{s3_bucket.uri}/arm"
+    first = sl.open(folder)
+    options = {"data_files_size_in_mb": 0.005, "bytes_per_part": 6000, "storage": s3_bucket.storage}
+    sl.convert(first, place, to="lerobot", workers=1, progress=False, **options)
+    there = sl.open(place, storage=s3_bucket.storage)
+    same_rows(first, there)
+    assert not [entry for entry, _ in open_store(place, storage=s3_bucket.storage).list() if entry.startswith("_")]
+    same_rows(first, sl.open(export(there, tmp_path / "back", version="v2.1")))
 
 
 # ---- a dataset of other people

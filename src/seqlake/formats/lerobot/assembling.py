@@ -18,7 +18,7 @@ from seqlake.files.stores import read_all
 from seqlake.formats.lerobot import counting
 from seqlake.formats.lerobot.columns import ROBOT
 from seqlake.formats.lerobot.counting import OLDER, PictureCounts
-from seqlake.formats.lerobot.datafiles import DataFiles, data_schema
+from seqlake.formats.lerobot.datafiles import DataFileWriter, data_schema
 from seqlake.formats.lerobot.describing import described
 from seqlake.formats.lerobot.layout import (
     EPISODES_JSONL,
@@ -125,7 +125,7 @@ class Assembly:
         tasks, numbers = self._tasks(episodes)
         self._move_films(episodes)
         features = described(self._plan, self._receipts)
-        files = DataFiles(self._store, self._plan, self._folder, data_schema(self._plan, self._schema, features))
+        files = DataFileWriter(self._store, self._plan, self._folder, data_schema(self._plan, self._schema, features))
         for episode in episodes:
             part = self._receipts[episode.part]["part"]
             files.add(episode, f"{part_folder(part)}/{STEPS}", numbers[episode.part])
@@ -234,7 +234,7 @@ class Assembly:
             f"videos/{feature.name}/to_timestamp": float((first + length) / rate),
         }
 
-    def _statistics(self, files: DataFiles, features: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def _statistics(self, files: DataFileWriter, features: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Of all episodes: numbers from what was written, pictures from what parts counted."""
         counted: dict[str, PictureCounts] = {}
         for receipt in self._receipts:

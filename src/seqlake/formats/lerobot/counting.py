@@ -141,7 +141,7 @@ class PictureCounts:
 
     @staticmethod
     def from_json(value: Mapping[str, Any], /) -> PictureCounts:
-        """What `to_json` gave."""
+        """The counts that `to_json` gave."""
         values = np.zeros((len(value["channels"]), value["levels"]), np.int64)
         for channel, (which, counts) in enumerate(value["channels"]):
             values[channel, which] = counts

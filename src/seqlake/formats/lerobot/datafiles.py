@@ -52,7 +52,7 @@ def data_schema(plan: ExportPlan, schema: Schema, features: Mapping[str, Any], /
     return pa.schema(fields, metadata=metadata)
 
 
-class DataFiles:
+class DataFileWriter:
     """The data files of a folder, being written.
 
     Args:

@@ -160,7 +160,7 @@ class FilmWriter:
         return clip
 
     def _anew(self, source: Source, count: int, where: str, *, because: str = "") -> Clip:
-        """Every frame encoded."""
+        """A clip of which every frame is encoded."""
         if self.settings.depth is not None:
             kind = self.settings.depth
             pictures = (

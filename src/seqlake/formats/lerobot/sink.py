@@ -39,7 +39,7 @@ from seqlake.formats.lerobot.counting import PictureCounts
 from seqlake.formats.lerobot.films import FilmSettings, FilmWriter
 from seqlake.formats.lerobot.layout import INFO
 from seqlake.formats.lerobot.staging import EPISODES, STAGED, STEPS, films_folder, part_folder
-from seqlake.formats.lerobot.stepping import PictureSteps, Steps, step_type, steps_of
+from seqlake.formats.lerobot.stepping import PictureSteps, StepColumn, step_type, steps_of
 from seqlake.formats.lerobot.tasks import TASK_INDEX
 from seqlake.media.video.opening import open_video
 from seqlake.protocols import Source
@@ -237,7 +237,7 @@ class _Part:
             }
         )
 
-    def _stepped(self, batch: pa.RecordBatch, row: int, where: str) -> tuple[dict[str, Steps], dict[str, int]]:
+    def _stepped(self, batch: pa.RecordBatch, row: int, where: str) -> tuple[dict[str, StepColumn], dict[str, int]]:
         """Features of numbers and texts, and the lengths of all whose cells say theirs."""
         steps, lengths = {}, {}
         for feature in self._sink.plan.features:
@@ -273,7 +273,7 @@ class _Part:
         return count
 
     def _pictured(
-        self, batch: pa.RecordBatch, row: int, count: int, where: str, steps: dict[str, Steps]
+        self, batch: pa.RecordBatch, row: int, count: int, where: str, steps: dict[str, StepColumn]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Cameras: where their frames are, and statistics; images that stay images go into `steps`."""
         places, statistics = {}, {}
