@@ -383,6 +383,9 @@ def test_what_has_no_place_is_said_first(tmp_path: Path) -> None:
         "..": sl.Trajectory(dim=2, fps=5),
         "timestamp": sl.Trajectory(dim=2, fps=5),
         "stats/x": pa.int64(),
+        "task": pa.int64(),
+        "length": pa.float64(),
+        "robot_type": pa.int32(),
         "sound": sl.Audio(),
         "mesh": sl.Spatial3D(),
         "blob": pa.binary(),
@@ -588,6 +591,17 @@ def test_pictures_of_files_lie_in_the_rows(tmp_path: Path) -> None:
     next((tmp_path / "ds/files").rglob("*.png")).unlink()
     with pytest.raises(ValidationError, match="'take_0', column 'still', step"):
         export(ds, tmp_path / "again")
+
+
+@pytest.mark.parametrize("images", ["bytes", "video"])
+def test_pictures_of_several_sizes_are_refused(tmp_path: Path, images: str) -> None:
+    schema = {"action": sl.Trajectory(dim=1, fps=5), "still": sl.Image(format="png", frames="bytes")}
+    rows = [{"action": np.zeros((2, 1)), "still": np.zeros((2, 16, width, 3), np.uint8)} for width in (16, 32)]
+    ds = recorded(tmp_path / "ds", schema, rows)
+    for nbytes in (1, 1 << 27):
+        with pytest.raises(ValidationError, match="size"):
+            export(ds, tmp_path / "out", images=images, bytes_per_part=nbytes)
+        assert not list(tmp_path.glob("out/*"))
 
 
 # ---- depth

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from seqlake.errors import ValidationError
 from seqlake.files.stores import read_all
 from seqlake.formats.lerobot import counting
 from seqlake.formats.lerobot.columns import ROBOT
@@ -123,6 +124,7 @@ class Assembly:
         episodes, more = self._listed()
         splits = self._in_order(episodes)
         tasks, numbers = self._tasks(episodes)
+        self._check_sizes()
         self._move_films(episodes)
         features = described(self._plan, self._receipts)
         files = DataFileWriter(self._store, self._plan, self._folder, data_schema(self._plan, self._schema, features))
@@ -169,6 +171,8 @@ class Assembly:
         numbers = [episode.said["number"] for episode in episodes]
         if sorted(-1 if one is None else one for one in numbers) == list(range(len(episodes))):
             episodes.sort(key=lambda episode: episode.said["number"])
+        elif any(one is not None for one in numbers):
+            _log.info("Episodes are numbered anew, from 0 to %d.", len(episodes) - 1)
         named = [episode.said["split"] for episode in episodes]
         runs = [one for place, one in enumerate(named) if not place or named[place - 1] != one]
         if len(runs) != len(set(runs)):
@@ -186,6 +190,24 @@ class Assembly:
         if not counts:
             return {} if self._plan.source.get("splits") == {} else {"train": f"0:{len(episodes)}"}
         return {name: f"{named.index(name)}:{named.index(name) + count}" for name, count in counts.items()}
+
+    def _check_sizes(self) -> None:
+        """A feature has one shape.
+
+        Raises:
+            ValidationError: Pictures of one column have several sizes.
+        """
+        for feature in self._plan.features:
+            films = [film for receipt in self._receipts for film in receipt["films"].get(feature.name, ())]
+            sizes = {(film["width"], film["height"]) for film in films}
+            shapes = [receipt["shapes"].get(feature.name) for receipt in self._receipts]
+            sizes |= {(shape[1], shape[0]) for shape in shapes if shape is not None}
+            if len(sizes) > 1:
+                said = ", ".join(f"{width}x{height}" for width, height in sorted(sizes))
+                raise ValidationError(
+                    f"Column {feature.column!r} has pictures of {said}, and a feature of LeRobot has one size.",
+                    hint="Write those of one size with where(), or leave the column out: without=[...].",
+                )
 
     def _tasks(self, episodes: Sequence[StagedEpisode]) -> tuple[list[str], list[np.ndarray[Any, Any]]]:
         """All tasks by number, and for each part the number of each of its own.

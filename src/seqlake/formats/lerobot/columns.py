@@ -157,13 +157,18 @@ def _of_steps(name: str, feature: LeRobotFeature, kind: pa.DataType, info: Info)
         return Column(name, pa.list_(pa.binary()), _pictures(feature, info, "image"))
     if feature.stored != "numbers":
         return Column(name, pa.list_(kind))
-    more = {key: value for key, value in feature.info.items() if key not in _MEANT}
     if not is_list(kind):
-        return Column(name, pa.list_(kind), Trajectory(dtype=kind, fps=info.fps, **more))
+        return Column(name, pa.list_(kind), _with_more(Trajectory(dtype=kind, fps=info.fps), feature))
     names = _names(feature)
     shape = list(feature.shape) if len(feature.shape) > 1 else None
-    signal = Trajectory(dim=feature.size, dtype=kind.value_type, fps=info.fps, shape=shape, names=names, **more)
-    return Column(name, pa.list_(kind), signal)
+    signal = Trajectory(dim=feature.size, dtype=kind.value_type, fps=info.fps, shape=shape, names=names)
+    return Column(name, pa.list_(kind), _with_more(signal, feature))
+
+
+def _with_more(signal: Trajectory, feature: LeRobotFeature) -> ColumnType:
+    """The column type, with what `info` says besides; a conversion of ours keeps units and the like there."""
+    more = {key: value for key, value in feature.info.items() if key not in _MEANT}
+    return ColumnType.from_json({**signal.to_json(), **more}) if more else signal
 
 
 def _names(feature: LeRobotFeature) -> list[str] | None:
@@ -231,8 +236,10 @@ def table_of(info: Info, episodes: Episodes, cameras: Mapping[str, VideoPlaces],
 def _ids(episodes: Episodes) -> pa.Array:
     """[episodes] as a conversion of ours kept them, where it did; else made of their numbers."""
     kept = episodes.more().get(ID)
-    if kept is not None and is_text(kept.type) and not kept.null_count and len(kept.unique()) == len(kept):
-        return kept.cast(pa.string())
+    if kept is not None and is_text(kept.type) and not kept.null_count:
+        different = kept.cast(pa.string()).unique()
+        if len(different) == len(kept) and not pc.any(pc.equal(different, "")).as_py():
+            return kept.cast(pa.string())
     return pa.array([episode_id(number) for number in episodes.index.tolist()], pa.string())
 
 

@@ -120,13 +120,13 @@ class DataFileWriter:
         parts = []
         for path in self._paths:
             with self._file(path) as file:
-                for number in range(file.num_row_groups):
-                    values = file.read_row_group(number, columns=[name]).column(0).combine_chunks()
-                    while pa.types.is_nested(values.type):
-                        values = values.flatten()
-                    parts.append(values.to_numpy(zero_copy_only=False))
-        flat = np.concatenate(parts) if parts else np.zeros(0)
-        return flat.reshape(-1, *shape)
+                for values in file.read(columns=[name]).column(0).chunks:
+                    flat = values
+                    while pa.types.is_nested(flat.type):
+                        flat = flat.flatten()
+                    parts.append(flat.to_numpy(zero_copy_only=False))
+        every = np.concatenate(parts) if parts else np.zeros(0)
+        return every.reshape(-1, *shape)
 
     def _opened(self, staged: str) -> pq.ParquetFile:
         if self._staged is None or self._staged[0] != staged:

@@ -170,6 +170,8 @@ def _role(column: Column, declared: Mapping[str, Any]) -> tuple[Role, str, tuple
     """
     if column.name in BOOKKEEPING:
         return _counted(column)
+    if column.name in _EPISODE_WIDE:
+        return _of_episode(column)
     role, dtype, shape = _by_kind(column, declared)
     if role == "episode":
         if column.name.startswith(_FOLDERS) or column.name in _TAKEN:
@@ -177,6 +179,16 @@ def _role(column: Column, declared: Mapping[str, Any]) -> tuple[Role, str, tuple
     elif "/" in column.name or "\0" in column.name or column.name in _NO_NAMES:
         raise _NoPlaceError("a feature cannot be called so: give it another name with rename_column")
     return role, dtype, shape
+
+
+def _of_episode(column: Column) -> tuple[Role, str, tuple[int, ...]]:
+    """A column that LeRobot has a word for: it must be what that means."""
+    kind = column.arrow.value_type if pa.types.is_dictionary(column.arrow) else column.arrow
+    listed = is_list(kind) and is_text(kind.value_type)
+    fits = {LENGTH: pa.types.is_integer(kind), TASKS: listed or is_text(kind), TASK: listed or is_text(kind)}
+    if not fits.get(column.name, is_text(kind)):
+        raise _NoPlaceError(f"LeRobot has {column.name!r} of its own, and this is {kind}: give it another name")
+    return "episode", "", ()
 
 
 def _counted(column: Column) -> tuple[Role, str, tuple[int, ...]]:

@@ -39,7 +39,7 @@ from seqlake.formats.lerobot.counting import PictureCounts
 from seqlake.formats.lerobot.films import FilmSettings, FilmWriter
 from seqlake.formats.lerobot.layout import INFO
 from seqlake.formats.lerobot.staging import EPISODES, STAGED, STEPS, films_folder, part_folder
-from seqlake.formats.lerobot.stepping import PictureSteps, StepColumn, step_type, steps_of
+from seqlake.formats.lerobot.stepping import FeatureSteps, PictureSteps, step_type, steps_of
 from seqlake.formats.lerobot.tasks import TASK_INDEX
 from seqlake.media.video.opening import open_video
 from seqlake.protocols import Source
@@ -237,7 +237,7 @@ class _Part:
             }
         )
 
-    def _stepped(self, batch: pa.RecordBatch, row: int, where: str) -> tuple[dict[str, StepColumn], dict[str, int]]:
+    def _stepped(self, batch: pa.RecordBatch, row: int, where: str) -> tuple[dict[str, FeatureSteps], dict[str, int]]:
         """Features of numbers and texts, and the lengths of all whose cells say theirs."""
         steps, lengths = {}, {}
         for feature in self._sink.plan.features:
@@ -273,7 +273,7 @@ class _Part:
         return count
 
     def _pictured(
-        self, batch: pa.RecordBatch, row: int, count: int, where: str, steps: dict[str, StepColumn]
+        self, batch: pa.RecordBatch, row: int, count: int, where: str, steps: dict[str, FeatureSteps]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Cameras: where their frames are, and statistics; images that stay images go into `steps`."""
         places, statistics = {}, {}
@@ -292,7 +292,11 @@ class _Part:
                 else:
                     steps[feature.name] = pictures.stored()
                     counts, shape = pictures.counted(self._sink.looked_at)
-                    self._shapes.setdefault(feature.name, shape)
+                    if self._shapes.setdefault(feature.name, shape)[:2] != shape[:2]:
+                        raise ValidationError(
+                            f"{at}: pictures of {shape[1]}x{shape[0]}, and those of others have another size.",
+                            hint="A feature of LeRobot has one size: leave such rows out, or the column.",
+                        )
             else:
                 continue
             if counts is not None:

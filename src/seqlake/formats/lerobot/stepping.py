@@ -29,7 +29,7 @@ _MOST_PICTURE = 1 << 30  # bytes of one image that a row names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepColumn:
+class FeatureSteps:
     """One feature of one episode.
 
     Attributes:
@@ -64,7 +64,7 @@ def step_type(feature: ExportedFeature, column: pa.DataType, /) -> pa.DataType:
     return number
 
 
-def steps_of(feature: ExportedFeature, cell: pa.ListScalar, kind: pa.DataType, where: str, /) -> StepColumn:
+def steps_of(feature: ExportedFeature, cell: pa.ListScalar, kind: pa.DataType, where: str, /) -> FeatureSteps:
     """The steps of a cell of numbers, texts or language.
 
     Args:
@@ -78,12 +78,12 @@ def steps_of(feature: ExportedFeature, cell: pa.ListScalar, kind: pa.DataType, w
     """
     values = values_of(cell, where)
     if feature.role != "numbers":
-        return StepColumn(cells=values.cast(kind))
+        return FeatureSteps(cells=values.cast(kind))
     shape = () if feature.shape == (1,) and not pa.types.is_nested(values.type) else feature.shape
     flat = _flattened(values, shape, where)
     numbers = flat.to_numpy(zero_copy_only=False).reshape(len(values), *feature.shape)
     if not pa.types.is_list(kind):  # a number, or a list of fixed size
-        return StepColumn(
+        return FeatureSteps(
             cells=flat if kind == flat.type else pa.FixedSizeListArray.from_arrays(flat, type=kind), values=numbers
         )
     cells: pa.Array = flat
@@ -91,7 +91,7 @@ def steps_of(feature: ExportedFeature, cell: pa.ListScalar, kind: pa.DataType, w
         size = feature.shape[place]
         offsets = np.arange(0, len(cells) + 1, size, dtype=np.int32)
         cells = pa.ListArray.from_arrays(pa.array(offsets), cells)
-    return StepColumn(cells=cells.cast(kind), values=numbers)
+    return FeatureSteps(cells=cells.cast(kind), values=numbers)
 
 
 def values_of(cell: pa.ListScalar, where: str, /) -> pa.Array:
@@ -199,12 +199,12 @@ class PictureSteps:
                 )
             yield picture
 
-    def stored(self) -> StepColumn:
+    def stored(self) -> FeatureSteps:
         """The bytes as they are, in cells as LeRobot's recorder writes them."""
         held = [self.data(step) for step in range(len(self))]
         names = [f"frame-{step:06d}.{_suffix(data)}" for step, data in enumerate(held)]
         parts = [pa.array(held, pa.binary()), pa.array(names, pa.string())]
-        return StepColumn(cells=pa.StructArray.from_arrays(parts, fields=list(PICTURE)))
+        return FeatureSteps(cells=pa.StructArray.from_arrays(parts, fields=list(PICTURE)))
 
     def counted(self, which: str, /) -> tuple[PictureCounts | None, list[int]]:
         """Their pixels counted, and the shape of one.
