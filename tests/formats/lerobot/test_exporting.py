@@ -73,10 +73,9 @@ def same_rows(one: Any, other: Any, *, columns: list[str] | None = None) -> None
 
 
 class TestExported(FormatTests):
-    @pytest.fixture(params=VERSIONS)
-    def source(self, request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Readable:
-        out = export(sl.open(folder), tmp_path / "out", version=request.param, data_files_size_in_mb=0.005)
-        return lerobot.scan(str(out))
+    @pytest.fixture
+    def source(self, folder: Path, tmp_path: Path) -> Readable:
+        return lerobot.scan(str(export(sl.open(folder), tmp_path / "out", data_files_size_in_mb=0.005)))
 
 
 # ---- there and back
@@ -434,6 +433,12 @@ def test_cells_that_are_no_episode(tmp_path: Path, cell: Any, words: str) -> Non
     ds = recorded(tmp_path / "ds", schema, [{"action": np.ones((2, 1))}, {"action": cell}])
     with pytest.raises(ValidationError, match=rf"(?s)'take_1'.*{words}"):
         export(ds, tmp_path / "out")
+
+
+def test_a_folder_has_episodes(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="no sequence"):
+        export(sl.open(folder).where("length > 1000"), tmp_path / "out")
+    assert not list(tmp_path.glob("out/*"))
 
 
 def test_a_dataset_without_a_rate_needs_one(tmp_path: Path) -> None:

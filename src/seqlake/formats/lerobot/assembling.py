@@ -33,7 +33,7 @@ from seqlake.formats.lerobot.layout import (
     VERSIONS,
     fill,
 )
-from seqlake.formats.lerobot.staging import EPISODES, STEPS, films_folder, part_folder
+from seqlake.formats.lerobot.staging import EPISODES, EPISODES_STATISTICS, STEPS, films_folder, part_folder
 from seqlake.spec.schema import ID
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class Assembly:
         self._folder = folder
         self._schema = schema
         self._receipts = receipts
-        self._films: dict[str, list[tuple[str, int, int]]] = {}
+        self._statistics_of_parts: list[pa.ChunkedArray] = []
+        self._paths: list[str] = []
 
     def run(self) -> None:
         """Write everything; `meta/info.json` last."""
@@ -131,7 +132,7 @@ class Assembly:
         for episode in episodes:
             part = self._receipts[episode.part]["part"]
             files.add(episode, f"{part_folder(part)}/{STEPS}", numbers[episode.part])
-        paths = files.close()
+        self._paths += files.close()
         statistics = self._statistics(files, features)
         self._write_tasks(tasks)
         if self._folder.shared:
@@ -139,7 +140,7 @@ class Assembly:
             self._put_json(STATS, {name: counting.plain(one, STATISTICS) for name, one in statistics.items()})
         else:
             self._write_lines(episodes, more)
-        self._store.sync("", "meta", *sorted({path.rpartition("/")[0] for path in paths}))
+        self._store.sync("", "meta", *_folders_of(self._paths))
         self._put_json(INFO, self._info(episodes, tasks, splits, features))
         self._store.sync("", "meta")
 
@@ -150,15 +151,19 @@ class Assembly:
         """All episodes as they were staged, and their own columns, row by row."""
         episodes, tables = list[StagedEpisode](), []
         for place, receipt in enumerate(self._receipts):
-            blob = self._store.blob(f"{part_folder(receipt['part'])}/{EPISODES}")
-            with pa.ipc.open_stream(read_all(blob)) as stream:
-                table = stream.read_all()
+            folder = part_folder(receipt["part"])
+            table, statistics = (self._staged(f"{folder}/{name}") for name in (EPISODES, EPISODES_STATISTICS))
             tables.append(table)
+            self._statistics_of_parts.append(statistics.column(0))  # texts until they are written: they are large
             episodes.extend(
                 StagedEpisode(part=place, group=group, said=json.loads(text), row={})
                 for group, text in enumerate(table[""].to_pylist())
             )
         return episodes, pa.concat_tables(tables) if tables else pa.table({"": pa.array([], pa.string())})
+
+    def _staged(self, path: str) -> pa.Table:
+        with pa.ipc.open_stream(read_all(self._store.blob(path))) as stream:
+            return stream.read_all()
 
     def _in_order(self, episodes: list[StagedEpisode]) -> dict[str, str]:
         """Number the episodes: in the order of their old numbers where those are all of 0 to N - 1, and by split.
@@ -237,7 +242,9 @@ class Assembly:
                     number = episode.number if not self._folder.shared else len(names)
                     names[key] = divmod(number, self._folder.chunks_size)
                     staged = f"{films_folder(self._receipts[episode.part]['part'], place)}/{file:06d}.mp4"
-                    self._store.move(staged, self._film_path(template, feature, names[key], episode.number))
+                    path = self._film_path(template, feature, names[key], episode.number)
+                    self._store.move(staged, path)
+                    self._paths.append(path)
                 self._say_where(episode, feature, names[key], first)
 
     def _film_path(self, template: str, feature: ExportedFeature, place: tuple[int, int], episode: int) -> str:
@@ -283,32 +290,64 @@ class Assembly:
         ]
         pandas = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.0.0"}
         table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
-        self._put_parquet(TASKS, table.replace_schema_metadata({"pandas": json.dumps(pandas)}))
+        table = table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+        self._put_parquet(TASKS, [table])
 
-    def _put_parquet(self, path: str, table: pa.Table) -> None:
+    def _put_parquet(self, path: str, tables: Sequence[pa.Table]) -> None:
         out = BytesIO()
-        pq.write_table(table, out, compression="snappy", row_group_size=_GROUP)
+        with pq.ParquetWriter(out, tables[0].schema, compression="snappy") as writer:
+            for table in tables:
+                writer.write_table(table)
         self._store.put(path, out.getvalue())
+        self._paths.append(path)
 
     def _write_episodes(self, episodes: Sequence[StagedEpisode], more: pa.Table) -> None:
-        """`meta/episodes`, in files of about the size of data files."""
-        rows = [self._episode_row(episode) for episode in episodes]
-        table = pa.Table.from_pylist(rows, schema=_episodes_schema(rows)) if rows else pa.table({})
-        taken = more.take(pa.array([episode.row["place"] for episode in episodes], pa.int64()))
-        for name in self._plan.episode:
-            table = table.append_column(name, _plain_column(taken[name]))
-        if self._has_ids(episodes):
-            table = table.append_column(ID, pa.array([episode.said[ID] for episode in episodes], pa.string()))
-        if self._several_robots(episodes):
-            table = table.append_column(ROBOT, pa.array([episode.said[ROBOT] for episode in episodes], pa.string()))
-        per_file = max(1, int(len(rows) * self._folder.data_mb * _MB // max(table.nbytes, 1)))
-        for file, begin in enumerate(range(0, len(rows), per_file)):
-            chunk, number = divmod(file, self._folder.chunks_size)
-            some = table.slice(begin, per_file)
-            for name, value in (("chunk_index", chunk), ("file_index", number)):
+        """`meta/episodes`, group after group, in files of about the size of data files."""
+        limit = self._folder.data_mb * _MB
+        known = self._known(episodes, more)
+        first = self._episodes_table(episodes[:1], known)
+        group = max(1, min(_GROUP, int(limit // max(first.nbytes, 1))))
+        held, nbytes, file = list[pa.Table](), 0, 0
+        for begin in range(0, len(episodes), group):
+            table = self._episodes_table(episodes[begin : begin + group], known.slice(begin, group), first.schema)
+            if held and nbytes + table.nbytes > limit:
+                self._put_episodes(held, file)
+                held, nbytes, file = [], 0, file + 1
+            held.append(table)
+            nbytes += table.nbytes
+        self._put_episodes(held, file)
+
+    def _put_episodes(self, tables: Sequence[pa.Table], file: int) -> None:
+        values = dict(zip(("chunk_index", "file_index"), divmod(file, self._folder.chunks_size), strict=True))
+        placed = []
+        for table in tables:
+            some = table
+            for name, value in values.items():
                 some = some.append_column(f"meta/episodes/{name}", pa.array([value] * len(some), pa.int64()))
-            values = {"chunk_index": chunk, "file_index": number}
-            self._put_parquet(fill(EPISODES_PATH, values, what="the name of a list of episodes"), some)
+            placed.append(some)
+        self._put_parquet(fill(EPISODES_PATH, values, what="the name of a list of episodes"), placed)
+
+    def _known(self, episodes: Sequence[StagedEpisode], more: pa.Table) -> pa.Table:
+        """The columns of the rows that say something of whole episodes, in the order of the episodes."""
+        taken = more.take(pa.array([episode.row["place"] for episode in episodes], pa.int64()))
+        columns = {name: _plain_column(taken[name]) for name in self._plan.episode}
+        if self._has_ids(episodes):
+            columns[ID] = pa.chunked_array([pa.array([episode.said[ID] for episode in episodes], pa.string())])
+        if self._several_robots(episodes):
+            columns[ROBOT] = pa.chunked_array([pa.array([episode.said[ROBOT] for episode in episodes], pa.string())])
+        count = pa.chunked_array([pa.array(range(len(episodes)), pa.int64())])  # a table without columns has no rows
+        return pa.table({**columns, "": count})
+
+    def _episodes_table(
+        self, episodes: Sequence[StagedEpisode], known: pa.Table, schema: pa.Schema | None = None
+    ) -> pa.Table:
+        rows = [self._episode_row(episode) for episode in episodes]
+        names = [name for name in known.column_names if name]
+        own_schema = _episodes_schema(rows) if schema is None else pa.schema([f for f in schema if f.name not in names])
+        table = pa.Table.from_pylist(rows, schema=own_schema)
+        for name in names:
+            table = table.append_column(known.schema.field(name), known[name].slice(0, len(rows)))
+        return table
 
     def _has_ids(self, episodes: Sequence[StagedEpisode]) -> bool:
         """Whether sequences had ids that are not made of numbers of episodes, which are others now."""
@@ -337,10 +376,10 @@ class Assembly:
         counted = {
             "episode_index": np.full(episode.said["length"], episode.number),
             "index": np.arange(episode.start, episode.start + episode.said["length"]),
-            "task_index": episode.row["task_index"],
         }
         more = {name: counting.plain(counting.of_numbers(values), STATISTICS) for name, values in counted.items()}
-        return {**episode.said["stats"], **more}
+        staged = json.loads(self._statistics_of_parts[episode.part][episode.group].as_py())
+        return {**staged, **more, "task_index": episode.row["task_index"]}
 
     def _write_lines(self, episodes: Sequence[StagedEpisode], more: pa.Table) -> None:
         """`episodes.jsonl` and `episodes_stats.jsonl` of v2.1."""
@@ -416,6 +455,15 @@ def _episodes_schema(rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
             kind = pa.float64() if name.endswith("_timestamp") else pa.int64()
         fields.append(pa.field(name, kind))
     return pa.schema(fields)
+
+
+def _folders_of(paths: Iterable[str]) -> list[str]:
+    """All folders that paths lie in, those of the folders among them."""
+    folders = set[str]()
+    for path in paths:
+        parts = path.split("/")[:-1]
+        folders |= {"/".join(parts[: depth + 1]) for depth in range(len(parts))}
+    return sorted(folders)
 
 
 def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seqlake.files.stores import read_all
+from seqlake.formats.lerobot import counting
 from seqlake.formats.lerobot.describing import hub_features
-from seqlake.formats.lerobot.layout import VERSIONS, fill
+from seqlake.formats.lerobot.layout import STATISTICS, VERSIONS, fill
 from seqlake.formats.lerobot.stepping import step_type
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class DataFileWriter:
         table = self._opened(staged).read_row_group(episode.group)
         count = len(table)
         task = tasks[table["task_index"].to_numpy()]
-        episode.row["task_index"] = task
+        episode.row["task_index"] = counting.plain(counting.of_numbers(task), STATISTICS)
         counted = {
             "episode_index": np.full(count, episode.number, np.int64),
             "index": np.arange(episode.start, episode.start + count),

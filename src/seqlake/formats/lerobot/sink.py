@@ -2,7 +2,7 @@
 
 ```text
 <out>/_seqlake_parts/<part>/steps.parquet     one row group an episode
-<out>/_seqlake_parts/<part>/episodes.arrow    one row an episode
+<out>/_seqlake_parts/<part>/episodes.arrow    one row an episode; beside it their statistics
 <out>/_seqlake_parts/<part>/<camera>/*.mp4    videos as they will be
 <out>/data, videos, meta                      of the commit; meta/info.json last, by which readers know the folder
 ```
@@ -38,7 +38,14 @@ from seqlake.formats.lerobot.columns import EPISODE, ROBOT, SPLIT
 from seqlake.formats.lerobot.counting import PictureCounts
 from seqlake.formats.lerobot.films import FilmSettings, FilmWriter
 from seqlake.formats.lerobot.layout import INFO
-from seqlake.formats.lerobot.staging import EPISODES, STAGED, STEPS, films_folder, part_folder
+from seqlake.formats.lerobot.staging import (
+    EPISODES,
+    EPISODES_STATISTICS,
+    STAGED,
+    STEPS,
+    films_folder,
+    part_folder,
+)
 from seqlake.formats.lerobot.stepping import FeatureSteps, PictureSteps, step_type, steps_of
 from seqlake.formats.lerobot.tasks import TASK_INDEX
 from seqlake.media.video.opening import open_video
@@ -102,6 +109,7 @@ class LeRobotSink:
 
         Raises:
             SeqlakeError: A part has no receipt.
+            ValidationError: There are no sequences, or pictures of one column have several sizes.
         """
         store: Any = open_store(self.location, storage=self.storage)
         if not exists(store, INFO):  # else it was made, and only the parts are left to remove
@@ -110,6 +118,8 @@ class LeRobotSink:
             if missing:
                 raise SeqlakeError(f"Parts {missing} have no receipt; nothing was written.", hint="Write them first.")
             ordered = [by_part[number] for number in sorted(by_part)]
+            if not ordered:
+                raise ValidationError("There is no sequence to write, and LeRobot opens no folder without episodes.")
             Assembly(store, self.plan, self.folder, self.schema, ordered).run()
         self._remove(store, (f"{STAGED}/",))
 
@@ -168,6 +178,7 @@ class _Part:
         self._pictures: dict[str, PictureCounts] = {}
         self._shapes: dict[str, list[int]] = {}
         self._episodes: list[dict[str, Any]] = []
+        self._statistics: list[str] = []
         self._known: list[pa.RecordBatch] = []
 
     def _filmed(self, feature: ExportedFeature) -> bool:
@@ -184,6 +195,7 @@ class _Part:
         folder = part_folder(self._part)
         self._store.put(f"{folder}/{STEPS}", self._steps)
         self._store.put(f"{folder}/{EPISODES}", self._listed())
+        self._store.put(f"{folder}/{EPISODES_STATISTICS}", _stream(pa.table({"": self._statistics})))
         return {
             "part": self._part,
             "episodes": len(self._episodes),
@@ -194,14 +206,11 @@ class _Part:
         }
 
     def _listed(self) -> bytes:
-        sink = pa.BufferOutputStream()
         texts = pa.array([json.dumps(one) for one in self._episodes], pa.string())
         names = list(self._sink.plan.episode)
         known = pa.Table.from_batches(self._known) if names else pa.table({})
         table = known.append_column("", texts) if names else pa.table({"": texts})
-        with pa.ipc.new_stream(sink, table.schema) as stream:
-            stream.write_table(table)
-        return bytes(sink.getvalue())
+        return _stream(table)
 
     def _row(self, batch: pa.RecordBatch, row: int) -> None:
         key = self._sink.schema.id
@@ -233,9 +242,9 @@ class _Part:
                 "length": count,
                 "tasks": self._in_order(batch, row, tasks),
                 "videos": {name: [place.file, place.first] for name, place in places.items()},
-                "stats": {name: counting.plain(one, one) for name, one in statistics.items()},
             }
         )
+        self._statistics.append(json.dumps({name: counting.plain(one, one) for name, one in statistics.items()}))
 
     def _stepped(self, batch: pa.RecordBatch, row: int, where: str) -> tuple[dict[str, FeatureSteps], dict[str, int]]:
         """Features of numbers and texts, and the lengths of all whose cells say theirs."""
@@ -356,6 +365,13 @@ class _Part:
 
     def _plain(self, batch: pa.RecordBatch, row: int, name: str) -> Any:
         return batch.column(name)[row].as_py() if name in batch.schema.names else None
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(sink.getvalue())
 
 
 def _kind(schema: Schema, feature: ExportedFeature) -> Any:

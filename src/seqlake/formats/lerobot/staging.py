@@ -5,6 +5,7 @@ from __future__ import annotations
 STAGED = "_seqlake_parts"
 STEPS = "steps.parquet"
 EPISODES = "episodes.arrow"
+EPISODES_STATISTICS = "statistics.arrow"
 
 
 def part_folder(part: int, /) -> str:
