@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 from seqlake.protocols import ShardReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -537,10 +537,10 @@ class Drops(Protocol):
 
 @runtime_checkable
 class TakesFiles(Protocol):
-    """What the rows' files hold becomes part of what is written, so that nothing refers to them any more."""
+    """Files that rows name are written, too; `create` is told how to reach them, as `source_storage`."""
 
-    def takes_files(self) -> bool:
-        """Whether it does."""
+    def takes_files(self, schema: Schema, /) -> Collection[str]:
+        """Columns whose files are."""
 
 
 @runtime_checkable

@@ -114,18 +114,22 @@ def _prepared(
         mine = {name: text for name, text in texts.items() if given["from_"] is None or name in known}
         texts = {name: text for name, text in texts.items() if name not in mine}
         writing = {} if create is None else _format_options.typed(create, mine, what=f"The format {to!r}")
+        if fps is not None and "fps" in known:
+            writing["fps"] = fps
     videos = [text if "=" in text.partition("{")[0] else f"video={text}" for text in given["videos"]]
     rows = {
         "sequence_id": given["sequence_id"],
         "steps": given["steps"],
         "videos": _format_options.pairs("--videos", videos) or None,
         "timestamps": given["timestamps"],
-        "fps": fps if images != "video" else None,
+        "fps": fps if images != "video" and "fps" not in writing else None,
         "map": _format_options.mapping(given["mapped"]),
     }
     rows = {name: value for name, value in rows.items() if value is not None}
     if rows.keys() == {"fps"}:
-        raise click.UsageError("--fps is for --images video, and for --steps.")
+        raise click.UsageError(
+            "--fps is for --images video, for --steps, and for formats that are written with a rate."
+        )
     selection = _opened(source, given["from_"], texts, rows)
     if where:
         selection = selection.where(where)

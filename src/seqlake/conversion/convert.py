@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import numpy as np
 import pyarrow as pa
 
-from seqlake import plugins
-from seqlake.abilities import Discards, KeepsFiles, Renews, TakesFiles, ability, storage_of
+from seqlake.abilities import Discards, KeepsFiles, Renews, ability, storage_of
 from seqlake.conversion.planning import LEAST_ENCODED, LEAST_PER_PART, PartTask, Plan, RowRange, plan
-from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
+from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by, taken_by
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing import conforming, splitting
 from seqlake.dataset.writing.pictures import Pictures
@@ -279,7 +278,14 @@ def prepare(
             split=split,
         )
     else:
-        target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
+        target = FormatTarget(
+            name=to,
+            location=place,
+            schema=planned.schema,
+            storage=storage,
+            source_storage=storage_of(readable),
+            options=options,
+        )
         _say_where_files_stay(planned, to)
     options_given = sorted({**{name: given[name] for name in _OF_SHARDS & given.keys()}, **options}.items())
     identity = {
@@ -429,12 +435,9 @@ def _warn_of_losses(planned: Plan) -> None:
 
 
 def _say_where_files_stay(planned: Plan, to: str) -> None:
-    """Other formats have no place for files: their references lead to where the files are."""
-    taking = ability(plugins.load("formats", to), TakesFiles)
-    if taking is not None and taking.takes_files():
-        return
-    schema = planned.schema
-    naming = [name for name, column in schema.items() if refers(column)]
+    """Most other formats have no place for files: their references lead to where the files are."""
+    schema, taken = planned.schema, taken_by(to, planned.schema)
+    naming = [name for name, column in schema.items() if refers(column) and name not in taken]
     if naming and planned.tasks:
         _log.warning(
             "The files that %s name stay at %s: what is written as %r refers to them there. Keep them, or convert "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from seqlake import plugins
-from seqlake.abilities import Creates, Drops, Removable, ability
+from seqlake.abilities import Creates, Drops, Removable, TakesFiles, ability
 from seqlake.dataset.opening import refuse_occupied
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
@@ -16,7 +16,7 @@ from seqlake.files.locations import is_local, local_path
 from seqlake.files.stores import list_without_links, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from seqlake.abilities import KeepsFiles
     from seqlake.dataset.dataset import Dataset
@@ -166,6 +166,7 @@ class FormatTarget:
     schema: Schema
     storage: Mapping[str, str] | None = field(repr=False)
     options: Mapping[str, Any]
+    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     def check(self) -> None:
         """See `Target.check`; the plug says first whether it writes."""
@@ -183,6 +184,8 @@ class FormatTarget:
     def begin(self, _state: Any, /) -> tuple[Sink, Any]:
         """See `Target`; a sink of a format is the same for the same location and options."""
         given = {} if self.storage is None else {"storage": self.storage}
+        if self.source_storage is not None and ability(plugins.load("formats", self.name), TakesFiles) is not None:
+            given["source_storage"] = self.source_storage
         return self._create()(self.location, self.schema, **given, **self.options), None
 
     def undo(self, _state: Any, /) -> None:
@@ -202,3 +205,9 @@ def dropped_by(name: str | None, schema: Schema, /) -> Mapping[str, str]:
     """Columns that a format cannot hold, with the reason; ours hold all."""
     picky = None if name is None else ability(plugins.load("formats", name), Drops)
     return {} if picky is None else picky.dropped(schema)
+
+
+def taken_by(name: str, schema: Schema, /) -> Collection[str]:
+    """Columns whose files a format takes along."""
+    taking = ability(plugins.load("formats", name), TakesFiles)
+    return () if taking is None else taking.takes_files(schema)

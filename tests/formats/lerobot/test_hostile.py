@@ -436,3 +436,23 @@ def test_episodes_lie_in_the_order_of_their_files(tmp_path: Path) -> None:
         row = ds[f"episode_{one.number:06d}"]
         np.testing.assert_array_equal(row["action"], one.values["action"])
         np.testing.assert_array_equal(row[CAM][:], by_hand.frames(one.films[CAM]))
+
+
+@pytest.mark.parametrize("info", [{"self": 1}, {"dims": 3}, {"units": 5}, {"scalar": "yes"}, {"timestamps": "note"}])
+def test_what_info_says_of_numbers_changes_none(folder: Path, info: dict[str, Any]) -> None:
+    before = sl.open(folder)
+    for name in ("action", "next.reward", "observation.state"):
+        edited(folder, lambda said, name=name: said["features"][name].update(info=info))
+    after = sl.open(folder)
+    for name in ("action", "next.reward", "observation.state"):
+        assert after.schema[name].arrow == before.schema[name].arrow
+        np.testing.assert_array_equal(after[2][name], before[2][name])
+    assert next(iter(sl.Loader(after, window={"action": range(2)}, batch_size=4)))["action"].shape == (4, 2, 3)
+
+
+@pytest.mark.parametrize("ids", [["a", "a", "b", "c"], ["a", "", "b", "c"], ["a", None, "b", "c"], [1, 2, 3, 4]])
+def test_ids_that_name_nothing_are_made_of_numbers(folder: Path, ids: list[Any]) -> None:
+    rewritten(folder / EPISODES, put("sequence_id", ids))
+    assert [row.id for row in sl.open(folder)] == [f"episode_{number:06d}" for number in range(4)]
+    rewritten(folder / EPISODES, put("sequence_id", ["a", "b", "c", "d"]))
+    assert [row.id for row in sl.open(folder)] == ["a", "b", "c", "d"]

@@ -27,6 +27,7 @@ from seqlake.errors import ColumnNotFoundError, CommitUnknownError, SchemaMismat
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
+from seqlake.formats.lerobot import uniting
 from seqlake.shards.ids import hash_ids
 from seqlake.spec.schema import is_list, is_number, no_column
 from seqlake.versions import shard_formats
@@ -154,11 +155,12 @@ def merge(
         ```
     """
     schema, origins = _joined(parts, union=union, columns=columns, prefixes=prefixes)
+    schema, tasks = uniting.united(schema, [part.schema for part in parts])
     if rehearsal.under_way():
         _refuse_repeated(parts, prefixes, root=absolute(out))
     with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
-        for part, names, prefix in zip(parts, origins, prefixes or [""] * len(parts), strict=True):
-            _copy(part, schema, staging, files, origins=names, prefix=prefix)
+        for part, names, prefix, numbers in zip(parts, origins, prefixes or [""] * len(parts), tasks, strict=True):
+            _copy(part, schema, staging, files, origins=names, prefix=prefix, tasks=numbers)
     return dataset
 
 
@@ -418,15 +420,21 @@ def _copy(
     *,
     origins: Mapping[str, str] | None = None,
     prefix: str = "",
+    tasks: Mapping[int, int] | None = None,
 ) -> None:
-    """Rows of a part; `origins`: which of its columns becomes which, those that are not named are null."""
+    """Rows of a part; `origins`: which of its columns becomes which, those that are not named are null.
+
+    `tasks`: new numbers of tasks, of rows that came from LeRobot.
+    """
     place = MediaFiles.of(part)
     known = ability(part, KeepsFiles)
     carrier = Carrier(schema, root=place.root, staging=staging, mode=files, storage=place.storage, known=known)
     names = {name: name for name in schema.names} if origins is None else origins
     for shard in progress.over(part.shards(), "write"):
         for batch in streaming.for_writing(shard, list(names.values())):
-            for rows in staging.parts(_under(batch, schema, names, prefix)):
+            under = _under(batch, schema, names, prefix)
+            under = uniting.renumbered(under, tasks) if tasks else under
+            for rows in staging.parts(under):
                 staging.write(carrier.carry(rows))
 
 

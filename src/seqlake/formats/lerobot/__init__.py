@@ -1,9 +1,10 @@
-"""LeRobot: folders as lerobot records them, v2.0, v2.1 and v3.0; read in place, without that package."""
+"""LeRobot: folders as lerobot records them, v2.0, v2.1 and v3.0; read in place and written, without that package."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from seqlake.formats.lerobot.exporting import create, dropped, takes_files
 from seqlake.formats.lerobot.scan import matches, scan
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
     from seqlake.formats.lerobot.scan import LeRobotFolder
 
-__all__ = ["matches", "open", "scan"]
+__all__ = ["create", "dropped", "matches", "open", "scan", "takes_files"]
 
 
 def open(location: str, /, *, storage: Mapping[str, str] | None = None) -> LeRobotFolder:  # noqa: A001 - as sl.open asks

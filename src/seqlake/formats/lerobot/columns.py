@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.errors import ColumnNotFoundError, SchemaMismatchError
-from seqlake.formats.lerobot.layout import INFO, episode_id
+from seqlake.formats.lerobot.layout import INFO, SCALAR, episode_id
 from seqlake.formats.lerobot.reading import step_type
 from seqlake.formats.lerobot.videos import CELL
+from seqlake.protocols import Mapped
 from seqlake.spec.column_types import ColumnType, Trajectory
 from seqlake.spec.findings import Finding
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import ID, Column, Schema, is_list
+from seqlake.spec.schema import ID, Column, Schema, is_list, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
     from seqlake.formats.lerobot.metadata import Info, LeRobotFeature
     from seqlake.formats.lerobot.videos import VideoPlaces
 
+_MEANT = frozenset({"type", "dim", "dtype", "fps", "shape", "names", "time", "encoding", "timestamps", SCALAR})
+"""Fields of a trajectory that say what its numbers are: these the feature says, or nobody."""
+
 EPISODE, SPLIT, ROBOT, LENGTH, TASK, TASKS = "episode_index", "split", "robot_type", "length", "task", "tasks"
-_OURS = (ID, EPISODE, SPLIT, ROBOT, LENGTH, TASK, TASKS)
+OURS = (ID, EPISODE, SPLIT, ROBOT, LENGTH, TASK, TASKS)
+"""Columns that every folder has; a feature called so gets `_` behind its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +70,7 @@ def columns_of(info: Info, stored: pa.Schema | None, /, *, without: Collection[s
     for feature in info.features.values():
         if feature.name == EPISODE or feature.name in without:
             continue  # one number for all steps, which is a column of its own
-        name = feature.name if feature.name not in _OURS else f"{feature.name}_"
+        name = feature.name if feature.name not in OURS else f"{feature.name}_"
         if feature.stored == "video":
             cameras[name] = feature
             continue
@@ -88,6 +93,31 @@ def _left_out(feature: LeRobotFeature, *, missing: bool) -> Finding:
     why = "no data file has it" if missing else f"dtype {feature.dtype!r}, shape {list(feature.shape)} cannot be read"
     text = f"the feature {feature.name!r} is left out: {why}"
     return Finding(code="lerobot-feature", severity="warning", message=text, location=INFO)
+
+
+def mapped(info: Info, columns: LeRobotColumns, /) -> list[Mapped]:
+    """What became of each feature, in their order."""
+    by_name = {feature.name: column for column, feature in {**columns.steps, **columns.cameras}.items()}
+    result = []
+    for feature in info.features.values():
+        column = EPISODE if feature.name == EPISODE else by_name.get(feature.name)
+        if column is None:
+            how = _why_left_out(feature, columns)
+        elif column == EPISODE:
+            how = "one number for all steps"
+        elif feature.stored == "video":
+            how = "its part of a file that episodes share" if info.shared else "a file of its own"
+        else:
+            how = ""
+        result.append(Mapped(source=feature.name, column=column, how=how))
+    return result
+
+
+def _why_left_out(feature: LeRobotFeature, columns: LeRobotColumns) -> str:
+    """As the finding has it; without one it was asked for."""
+    start = f"the feature {feature.name!r} is left out: "
+    reasons = [one.message.removeprefix(start) for one in columns.findings if one.message.startswith(start)]
+    return reasons[0] if reasons else "left out as without= says"
 
 
 def schema_of(info: Info, columns: LeRobotColumns, episodes: Episodes, tasks: Mapping[int, str], /) -> Schema:
@@ -128,11 +158,17 @@ def _of_steps(name: str, feature: LeRobotFeature, kind: pa.DataType, info: Info)
     if feature.stored != "numbers":
         return Column(name, pa.list_(kind))
     if not is_list(kind):
-        return Column(name, pa.list_(kind), Trajectory(dtype=kind, fps=info.fps))
+        return Column(name, pa.list_(kind), _with_more(Trajectory(dtype=kind, fps=info.fps), feature))
     names = _names(feature)
     shape = list(feature.shape) if len(feature.shape) > 1 else None
     signal = Trajectory(dim=feature.size, dtype=kind.value_type, fps=info.fps, shape=shape, names=names)
-    return Column(name, pa.list_(kind), signal)
+    return Column(name, pa.list_(kind), _with_more(signal, feature))
+
+
+def _with_more(signal: Trajectory, feature: LeRobotFeature) -> ColumnType:
+    """The column type, with what `info` says besides; a conversion of ours keeps units and the like there."""
+    more = {key: value for key, value in feature.info.items() if key not in _MEANT}
+    return ColumnType.from_json({**signal.to_json(), **more}) if more else signal
 
 
 def _names(feature: LeRobotFeature) -> list[str] | None:
@@ -182,18 +218,29 @@ def table_of(info: Info, episodes: Episodes, cameras: Mapping[str, VideoPlaces],
     """[episodes] all columns but those of steps, as the schema has them."""
     tasks = episodes.tasks()
     known: dict[str, Any] = {
-        ID: pa.array([episode_id(number) for number in episodes.index.tolist()], pa.string()),
+        ID: _ids(episodes),
         EPISODE: pa.array(episodes.index, pa.int64()),
         SPLIT: pa.array(_splits(info, episodes), pa.string()),
         LENGTH: pa.array(episodes.length, pa.int64()),
         TASKS: tasks,
         TASK: _first(tasks),
-        ROBOT: pa.array([info.robot_type] * len(episodes), pa.string()),
         **{name: places.cells(episodes.length, shared=info.shared) for name, places in cameras.items()},
     }
+    if info.robot_type is not None:
+        known[ROBOT] = pa.array([info.robot_type] * len(episodes), pa.string())
     known = {**episodes.more(), **known}
     names = [name for name in schema.names if name in known and name in schema]
     return pa.table([known[name] for name in names], schema=pa.schema([schema.arrow.field(name) for name in names]))
+
+
+def _ids(episodes: Episodes) -> pa.Array:
+    """[episodes] as a conversion of ours kept them, where it did; else made of their numbers."""
+    kept = episodes.more().get(ID)
+    if kept is not None and is_text(kept.type) and not kept.null_count:
+        different = kept.cast(pa.string()).unique()
+        if len(different) == len(kept) and not pc.any(pc.equal(different, "")).as_py():
+            return kept.cast(pa.string())
+    return pa.array([episode_id(number) for number in episodes.index.tolist()], pa.string())
 
 
 def _first(tasks: pa.Array) -> pa.Array:

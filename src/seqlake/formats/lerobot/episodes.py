@@ -16,7 +16,7 @@ from seqlake.files.locations import join
 from seqlake.files.stores import exists, read_all
 from seqlake.formats.lerobot.layout import EPISODES, EPISODES_JSONL, EPISODES_PATH, fill
 from seqlake.shards import parquet
-from seqlake.spec.schema import is_list, is_text, without_views
+from seqlake.spec.schema import is_list, is_number, is_text, without_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,14 +80,15 @@ class Episodes:
         return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
 
     def more(self) -> dict[str, pa.Array]:
-        """Columns that somebody added: texts, numbers, flags, and lists of texts."""
+        """Columns that somebody added: texts, numbers, flags, and lists of texts or numbers."""
         added = {}
         for name in self.table.column_names:
             if name in _OWN or name.startswith(_PREFIXES):
                 continue
             column = self.table[name].combine_chunks()
             kind = without_views(column.type)
-            simple = is_text(kind) or pa.types.is_primitive(kind) or (is_list(kind) and is_text(kind.value_type))
+            listed = is_list(kind) and (is_text(kind.value_type) or is_number(kind.value_type))
+            simple = is_text(kind) or pa.types.is_primitive(kind) or listed
             if simple and not pa.types.is_null(kind) and column.null_count < len(column):
                 added[name] = column.cast(kind)
         return added

@@ -70,6 +70,9 @@ VERSIONS = {
 }
 """The versions that are known, and where each puts its files."""
 
+SCALAR = "scalar"
+"""In `info` of a feature of shape [1]: steps of its column are numbers, not lists of one."""
+
 OLDEST_SHARED = 3
 """From this version on files hold many episodes."""
 

@@ -23,7 +23,9 @@ NUMBERS = frozenset({*_NUMBERS, "float16", "float32", "float64"})
 """Types of numbers, by numpy's names."""
 
 _OTHERS: dict[str, Stored] = {"string": "text", "image": "image", "video": "video", "language": "language"}
-_DEEPEST = 5  # lists of numbers in a step
+DEEPEST = 5
+"""Lists of numbers in a step, one in another."""
+
 _LARGEST = (1 << 31) - 1  # numbers in a step
 _VERSION = re.compile(r"v(\d{1,4})\.(\d{1,4})(\.\d{1,4})?")
 _RANGE = re.compile(r"\s*(\d{1,18})\s*:\s*(\d{1,18})\s*")
@@ -190,7 +192,7 @@ def _feature(name: str, value: Any, location: str) -> LeRobotFeature:
     for key in ("video_info", "info"):  # the first is how v2.0 spelt it
         more = declared.get(key)
         info |= more if isinstance(more, dict) else {}
-    readable = len(shape) <= _DEEPEST and 0 < math.prod(shape) <= _LARGEST
+    readable = len(shape) <= DEEPEST and 0 < math.prod(shape) <= _LARGEST
     numeric: Stored = "numbers" if dtype in NUMBERS and readable else "unknown"
     stored = _OTHERS.get(dtype, numeric)
     if name in BOOKKEEPING and stored != "numbers":

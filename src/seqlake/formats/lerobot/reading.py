@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from seqlake.errors import CorruptFileError, MissingFileError, in_line
 from seqlake.files.references import open_reference
 from seqlake.files.stores import read_all
-from seqlake.formats.lerobot.layout import BOOKKEEPING, episode_id
+from seqlake.formats.lerobot.layout import BOOKKEEPING, SCALAR, episode_id
 from seqlake.shards import parquet
 from seqlake.shards.scanned import ScannedReader
 from seqlake.spec.schema import is_list, list_levels, without_views
@@ -325,7 +325,8 @@ def step_type(feature: LeRobotFeature, stored: pa.DataType | None, /) -> pa.Data
     """
     if feature.stored == "numbers":
         number = pa.from_numpy_dtype(np.dtype(feature.dtype))
-        return number if feature.name in BOOKKEEPING and feature.size == 1 else pa.list_(number, feature.size)
+        scalar = feature.name in BOOKKEEPING or feature.info.get(SCALAR) is True
+        return number if scalar and feature.size == 1 else pa.list_(number, feature.size)
     if feature.stored == "text":
         return pa.string()
     if feature.stored == "image":

@@ -21,7 +21,7 @@ from seqlake.files.locations import absolute, join
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats.lerobot import episodes as listing
 from seqlake.formats.lerobot import metadata, videos
-from seqlake.formats.lerobot.columns import columns_of, schema_of, table_of
+from seqlake.formats.lerobot.columns import columns_of, mapped, schema_of, table_of
 from seqlake.formats.lerobot.layout import INFO, fill
 from seqlake.formats.lerobot.reading import DataFile, EpisodeReader, PictureFiles
 from seqlake.formats.lerobot.videos import compared
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from seqlake.formats.lerobot.episodes import Episodes
     from seqlake.formats.lerobot.metadata import Info
     from seqlake.formats.lerobot.videos import VideoPlaces
-    from seqlake.protocols import Blob, Depth, Ints, Store
+    from seqlake.protocols import Blob, Depth, Ints, Mapped, Store
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Schema
 
@@ -283,6 +283,10 @@ class LeRobotFolder(ScannedDataset):
     def lengths(self, column: str, /) -> Ints:
         """[rows] T as the list of episodes says, which readers compare with what they read."""
         return self.files.episodes.length.copy() if column in self.files.columns.steps else super().lengths(column)
+
+    def mapping(self) -> Sequence[Mapped]:
+        """What of the features became which column."""
+        return mapped(self.info, self.files.columns)
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only this format knows: counters, splits, missing data files, videos that do not fit their episodes.

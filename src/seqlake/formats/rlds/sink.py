@@ -27,7 +27,7 @@ from seqlake.media import encode_image, format_of, image
 from seqlake.spec.schema import is_list, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -105,9 +105,9 @@ def create(
     )
 
 
-def takes_files() -> bool:
-    """True: frames and files are written, no references to them."""
-    return True
+def takes_files(schema: Schema, /) -> Collection[str]:
+    """All columns: frames and files are written, no references to them."""
+    return schema.names
 
 
 def dropped(schema: Schema, /) -> dict[str, str]:

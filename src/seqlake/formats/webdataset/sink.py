@@ -28,7 +28,7 @@ from seqlake.spec.schema import is_binary, is_list, is_text
 from seqlake.windows.sources import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -75,9 +75,9 @@ def create(
     return TarSink(location=absolute(location), schema=schema, columns=kept, shard_bytes=shard_bytes, storage=storage)
 
 
-def takes_files() -> bool:
-    """True: frames and files are written, no references to them."""
-    return True
+def takes_files(schema: Schema, /) -> Collection[str]:
+    """All columns: frames and files are written, no references to them."""
+    return schema.names
 
 
 def dropped(schema: Schema, /) -> dict[str, str]:

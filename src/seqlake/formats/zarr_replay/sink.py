@@ -24,7 +24,7 @@ from seqlake.formats.zarr_replay.layout import DATA, ENDS, META
 from seqlake.spec.schema import is_list, is_number, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -89,9 +89,9 @@ def create(
     )
 
 
-def takes_files() -> bool:
-    """True: frames and files are written, no references to them."""
-    return True
+def takes_files(schema: Schema, /) -> Collection[str]:
+    """All columns: frames and files are written, no references to them."""
+    return schema.names
 
 
 def dropped(schema: Schema, /) -> dict[str, str]:

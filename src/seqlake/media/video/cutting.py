@@ -65,7 +65,7 @@ _SUFFIXES = {"mp4": ".mp4", "mov": ".mov", "matroska": ".mkv"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class CutPlan:
     """Frames `start` to `stop`, of which `first` to `last` are the packets `begin` to `end`."""
 
     start: int
@@ -77,6 +77,7 @@ class _Plan:
 
     @property
     def encoded(self) -> int:
+        """How many frames are encoded again."""
         return (self.first - self.start) + (self.stop - self.last)
 
 
@@ -106,8 +107,8 @@ def cut(source: Source, path: Path, /, *, start: int, stop: int) -> CutResult:
     there = len(open_video(source))
     if not 0 <= start < stop <= there:
         raise IndexError(f"{blob_of(source).location} has frames 0 to {there - 1}, found {start} to {stop - 1}.")
-    whole = _whole(start + source.first, stop + source.first)
-    plan = _planned(decoder.packets, whole)
+    whole = all_encoded(start + source.first, stop + source.first)
+    plan = planned(decoder.packets, whole)
     codec, note = decoder.packets.stream.codec, ""
     if plan.encoded and codec != "h264":
         plan = whole
@@ -127,21 +128,28 @@ def cut(source: Source, path: Path, /, *, start: int, stop: int) -> CutResult:
         raise
     finally:
         decoder.close()
-    suffix = _SUFFIXES[_container_of(codec)]
+    suffix = _SUFFIXES[container_of(codec)]
     return CutResult(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note)
 
 
-def _container_of(codec: str) -> str:
+def container_of(codec: str, /) -> str:
+    """FFmpeg's name of the container that clips of a codec are put into."""
     return _CONTAINERS.get(codec, "matroska")
 
 
-def _whole(start: int, stop: int) -> _Plan:
-    return _Plan(start=start, first=stop, last=stop, stop=stop, begin=0, end=0)
+def all_encoded(start: int, stop: int, /) -> CutPlan:
+    """The plan that copies nothing."""
+    return CutPlan(start=start, first=stop, last=stop, stop=stop, begin=0, end=0)
 
 
-def _planned(packets: PacketIndex, whole: _Plan) -> _Plan:
-    """The longest copy there is within these frames."""
-    frame = _frames_of(packets)
+def planned(packets: PacketIndex, whole: CutPlan, /) -> CutPlan:
+    """The longest copy there is within these frames.
+
+    Args:
+        packets: Of the video.
+        whole: What `all_encoded` gave for them.
+    """
+    frame = frames_of(packets)
     # Before packet p so many frames are shown, and they are the first ones: nothing on one side needs the other.
     before = np.concatenate([[0], np.cumsum(frame >= 0)])
     newest = np.concatenate([[-1], np.maximum.accumulate(frame)])
@@ -160,7 +168,7 @@ def _planned(packets: PacketIndex, whole: _Plan) -> _Plan:
     return replace(whole, first=int(frame[begin]), last=int(before[end]), begin=begin, end=end)
 
 
-def _write(decoder: VideoDecoder, blob: Blob, path: Path, plan: _Plan) -> None:
+def _write(decoder: VideoDecoder, blob: Blob, path: Path, plan: CutPlan) -> None:
     """Write the file; its packets come one after another, encoded and copied ones.
 
     Raises:
@@ -181,7 +189,7 @@ def _write(decoder: VideoDecoder, blob: Blob, path: Path, plan: _Plan) -> None:
     def contents() -> Iterator[tuple[bytes, bool]]:
         if head is not None:
             yield from _encoded(decoder, head, plan.start, plan.first)
-        for data, key in _copied(packets, blob, plan):
+        for data, key in copied_packets(packets, blob, plan):
             yield h264.with_start_codes(data, width), key
         if tail is not None:
             yield from _encoded(decoder, tail, plan.last, plan.stop)
@@ -198,7 +206,7 @@ def _mux(
     packets: PacketIndex,
     blob: Blob,
     path: Path,
-    plan: _Plan,
+    plan: CutPlan,
     contents: Iterator[tuple[bytes, bool]],
     *,
     extradata: bytes,
@@ -206,13 +214,13 @@ def _mux(
     import av
 
     times, lasting = _times(packets, plan)
-    frame = _frames_of(packets)
+    frame = frames_of(packets)
     order = np.concatenate(
         [np.arange(plan.start, plan.first), frame[plan.begin : plan.end], np.arange(plan.last, plan.stop)]
     )
     pts = times[order - plan.start]
     late = int((times - pts).max())  # a packet must be there before its frame is shown
-    index, kind = packets.stream, _container_of(packets.stream.codec)
+    index, kind = packets.stream, container_of(packets.stream.codec)
     options = {} if kind == "matroska" else {"movflags": "+faststart"}
     with (
         open_container(BlobBytes(blob), blob.location) as container,
@@ -229,14 +237,14 @@ def _mux(
             out.mux(packet)
 
 
-def _frames_of(packets: PacketIndex) -> Ints:
+def frames_of(packets: PacketIndex, /) -> Ints:
     """[packets] which frame each shows; -1 where none."""
     frame = np.full(len(packets.pts), -1, np.int64)
     frame[packets.order] = np.arange(len(packets.order))
     return frame
 
 
-def _times(packets: PacketIndex, plan: _Plan) -> tuple[Ints, Ints]:
+def _times(packets: PacketIndex, plan: CutPlan) -> tuple[Ints, Ints]:
     """[frames] ticks after the first at which each is shown, and how long."""
     pts = packets.pts[packets.order]
     steps = np.diff(pts)
@@ -245,8 +253,13 @@ def _times(packets: PacketIndex, plan: _Plan) -> tuple[Ints, Ints]:
     return pts[plan.start : plan.stop] - pts[plan.start], lasting[plan.start : plan.stop]
 
 
-def _copied(packets: PacketIndex, blob: Blob, plan: _Plan) -> Iterator[tuple[bytes, bool]]:
+def copied_packets(packets: PacketIndex, blob: Blob, plan: CutPlan, /) -> Iterator[tuple[bytes, bool]]:
     """Packets as they are in the file, and whether decoding may begin at each.
+
+    Args:
+        packets: Of the video.
+        blob: Its file.
+        plan: Which of them: `begin` to `end`.
 
     Raises:
         CorruptFrameError: They are not those of the index.
@@ -321,7 +334,7 @@ def _encoded(decoder: VideoDecoder, encoder: VideoCodecContext, first: int, last
         yield bytes(packet), packet.is_keyframe
 
 
-def _check(decoder: VideoDecoder, path: Path, plan: _Plan) -> None:
+def _check(decoder: VideoDecoder, path: Path, plan: CutPlan) -> None:
     """Read the clip back.
 
     Raises:
@@ -335,7 +348,7 @@ def _check(decoder: VideoDecoder, path: Path, plan: _Plan) -> None:
     if clip.packets.stream.turn != decoder.packets.stream.turn:
         raise DecodeError("The clip is turned another way than the video.")
     # Matroska, which holds what no other container does, counts in milliseconds.
-    near = Fraction(1, 1000) if _container_of(decoder.packets.stream.codec) == "matroska" else Fraction(0)
+    near = Fraction(1, 1000) if container_of(decoder.packets.stream.codec) == "matroska" else Fraction(0)
     if len(actual) != len(expected) or any(abs(a - b) > near for a, b in zip(actual, expected, strict=True)):
         raise DecodeError(
             f"The clip has {len(actual)} frames where {len(expected)} were cut, or they have other times."
