@@ -95,6 +95,14 @@ class ReadsFirst(Protocol):
 
 
 @runtime_checkable
+class PinsLocations(Protocol):
+    """A plug of stores whose locations may mean something else tomorrow, as a branch does."""
+
+    def pinned(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> str:
+        """The same location, which means what is there now for good; DatasetNotFoundError."""
+
+
+@runtime_checkable
 class HasLinks(Protocol):
     """Names may be links, which nobody may follow who moves or removes files."""
 

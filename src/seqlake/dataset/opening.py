@@ -108,6 +108,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     # Table objects of other packages pass as they are.
     place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets, outside=allow_outside)
+    place = stores.pinned(place, storage=storage) if isinstance(place, str) else place
     table = _table(place, storage)
     if table is None and isinstance(place, str) and not lake_of(place):
         table = in_place.matching(place, storage)
@@ -334,7 +335,7 @@ def _scanned(
             return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
         table = lake_table(source, storage)
         return (table.snapshot(), True) if table is not None else (plain.scan_table(source, **options), False)
-    place = place_of(source)
+    place = stores.pinned(place_of(source), storage=storage)
     given = {**options, **({} if storage is None else {"storage": storage})}
     if name not in {None, "parquet"}:
         return _scanned_as(str(name), place, given), False

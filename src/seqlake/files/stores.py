@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake import plugins
-from seqlake.abilities import HasLinks, ability
+from seqlake.abilities import HasLinks, PinsLocations, ability
 from seqlake.errors import CorruptFileError
 from seqlake.files import fence, locations
 from seqlake.files.allowed import OUTSIDE, refuse_bucket, trusting
@@ -30,6 +30,7 @@ __all__ = [
     "list_without_links",
     "open_blob",
     "open_store",
+    "pinned",
     "read_all",
     "refuse_links",
 ]
@@ -114,6 +115,23 @@ def _remote(root: str, storage: Mapping[str, str] | None) -> Store:
     from seqlake.files.remote import ObjectStore  # for the same reason
 
     return ObjectStore(root, storage=storage)
+
+
+def pinned(location: str, /, *, storage: Mapping[str, str] | None = None) -> str:
+    """A location as it means the same tomorrow, where its store knows revisions; any other as it is.
+
+    Args:
+        location: Absolute.
+        storage: As for `open_store`.
+
+    Raises:
+        DatasetNotFoundError: The store knows nothing there.
+    """
+    kind = locations.scheme(location)
+    if kind in {"file", *_WEB, *locations.OBJECT_STORES} or kind not in plugins.names("stores"):
+        return location
+    plug = ability(plugins.load("stores", kind), PinsLocations)
+    return location if plug is None else plug.pinned(location, storage=storage)
 
 
 def _mapped(options: Storage) -> bool:
