@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Transaction,
         Version,
     )
+    from seqlake.spec.column_types import ColumnType
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
     from seqlake.spec.unfolded import Unfolded
@@ -529,6 +530,22 @@ class OpensInPlace(Protocol):
 
     def open(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> Readable:
         """All rows, which are sequences."""
+
+
+@runtime_checkable
+class TakesObjects(Protocol):
+    """Objects of another package are datasets of this format, too."""
+
+    def takes(self, source: object, /) -> bool:
+        """Whether `scan` takes an object in place of a location."""
+
+
+@runtime_checkable
+class TypesColumns(Protocol):
+    """Its files are Parquet, which may become a dataset as they are."""
+
+    def column_types(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> Mapping[str, ColumnType]:
+        """What its own metadata say that columns mean, where cells stay as they are."""
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seqlake.abilities import Checked, HasStorage, ability
+from seqlake.abilities import Checked, HasStorage, SaysMapping, ability
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.shards.reading import count_lengths, rows_asked
 from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
@@ -154,8 +154,8 @@ class FromSamples(ScannedDataset):
     source: Readable
 
     def ability(self, kind: type[Kind], /) -> Kind | None:
-        """What the source's plug knows beyond the protocol: findings of its own, its storage options."""
-        return ability(self.source, kind) if kind in {Checked, HasStorage} else None
+        """What the source's plug knows beyond the protocol: its findings, storage options and mapping."""
+        return ability(self.source, kind) if kind in {Checked, HasStorage, SaysMapping} else None
 
 
 class NamedSamples(FromSamples):

@@ -32,6 +32,7 @@ from seqlake.executors.receipts import WorkFolder
 from seqlake.files.locations import absolute, redacted
 from seqlake.files.room import room_in
 from seqlake.grouping import as_sequences
+from seqlake.protocols import Readable
 from seqlake.shards.files import verified
 from seqlake.versions import shard_formats
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.writing.carrying import FilesMode
     from seqlake.executors import Executor
     from seqlake.media import Encoding
-    from seqlake.protocols import Readable, Shard, ShardReader, Sink
+    from seqlake.protocols import Shard, ShardReader, Sink
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Column, Schema
 
@@ -317,9 +318,9 @@ def _opened(source: Any, storage: Mapping[str, str] | None, options: Mapping[str
 
     if isinstance(source, str | os.PathLike):
         return scan(source, storage=storage, **options)
-    if options:
+    if options and isinstance(source, Readable):
         raise TypeError(f"Unknown options for this source: {', '.join(sorted(options))}.")
-    return scan(source, storage=storage_of(source))
+    return scan(source, storage=storage_of(source), **options)
 
 
 def _identity(planned: Plan) -> dict[str, Any]:

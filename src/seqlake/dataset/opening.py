@@ -11,7 +11,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
-from seqlake.abilities import MayBeUntyped, OfALake, OpensUntyped, Removable, ScansRows, WritesSamples, ability
+from seqlake.abilities import (
+    MayBeUntyped,
+    OfALake,
+    OpensUntyped,
+    Removable,
+    ScansRows,
+    TypesColumns,
+    WritesSamples,
+    ability,
+)
 from seqlake.arguments import advice
 from seqlake.dataset import in_place
 from seqlake.dataset.reading import inference, plain
@@ -333,6 +342,9 @@ def _scanned(
                 return _shown_by(readable, options, what="An open dataset"), False
             shards = [innermost(shard) for shard in readable.shards()]
             return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
+        if (scans := in_place.taking(source)) is not None:
+            given = {**options, **({} if storage is None else {"storage": storage})}
+            return _scanned_as(scans, source, given), False
         table = lake_table(source, storage)
         return (table.snapshot(), True) if table is not None else (plain.scan_table(source, **options), False)
     place = stores.pinned(place_of(source), storage=storage)
@@ -389,7 +401,7 @@ def _scanned_table(place: str, storage: Mapping[str, str] | None) -> Any:
     return _table(place, storage) if lake is None else lake
 
 
-def _scanned_as(name: str, place: str, options: Mapping[str, Any]) -> Any:
+def _scanned_as(name: str, place: object, options: Mapping[str, Any]) -> Any:
     format_ = plugins.load("formats", name)
     plugins.check_options(format_.scan, options, what=f"The format {name!r}", advice=advice)
     return format_.scan(place, **options)
@@ -458,8 +470,11 @@ def init_there(
         raise DatasetExistsError(
             f"{place} has a {METADATA} already.", path=place, hint="Open it with sl.open, or edit that file."
         )
-    if format_of(place, storage) is not None:
-        raise not_a_dataset(place, storage)
+    if (other := format_of(place, storage)) is not None:
+        typed = ability(plugins.load("formats", other), TypesColumns)
+        if typed is None:
+            raise not_a_dataset(place, storage)
+        known = {**typed.column_types(place, storage=storage), **known}
     metadata = inference.infer(_plain_files(place, storage), known)
     if not dry_run:
         store.put(METADATA, metadata.to_json().encode(), if_absent=True)

@@ -1,4 +1,4 @@
-"""Datasets on the Hugging Face Hub, `hf://datasets/owner/name[@revision][/path]`: listed and read by range, not written.
+"""Datasets on the Hugging Face Hub, `hf://datasets/owner/name[@revision][/path]`: listed and read, never written.
 
 `huggingface_hub` knows the login, the commit that a branch or tag means, what a commit holds, and the files that were
 downloaded before. Bytes are read by our own client for web servers, on the address by which the Hub serves a file.

@@ -291,7 +291,7 @@ class Hub:
             reason = self.storage.redacted(f"{type(error).__name__}: {error}")[:200]
             raise OSError(5, f"the Hub at {self.endpoint} does not answer ({reason})", str(place)) from None
 
-    def refuse(self, place: HubPlace, status: int, headers: Mapping[str, str], /) -> NoReturn:
+    def refuse(self, place: HubPlace, status: int, headers: Any, /) -> NoReturn:
         """Raise the error that an answer means, which says what to do.
 
         Raises:
@@ -302,7 +302,7 @@ class Hub:
         """
         raise self.problem(place, status, headers) from None
 
-    def problem(self, place: HubPlace, status: int, headers: Mapping[str, str], /) -> OSError:
+    def problem(self, place: HubPlace, status: int, headers: Any, /) -> OSError:
         """The error that an answer means."""
         code, where = headers.get("X-Error-Code", ""), str(place)
         page = f"{self.endpoint}/datasets/{place.repo}"

@@ -117,7 +117,7 @@ class HubBlob(WebBlob):
         """The error that an answer means."""
         if urlsplit(answer.url).netloc != urlsplit(self._hub.endpoint).netloc:
             return OSError(5, f"the storage of the Hub answers HTTP {answer.code}", self.location)
-        return self._hub.problem(self._place, answer.code, dict(answer.headers))
+        return self._hub.problem(self._place, answer.code, answer.headers)
 
     def is_same(self, answer: Any, /) -> bool:
         """By its size: a commit never changes, and the storage of the Hub has ETags of its own."""
