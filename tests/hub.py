@@ -62,6 +62,7 @@ class Hub:
         self.objects: dict[str, bytes] = {}
         self.busy: list[tuple[int, dict[str, str]]] = []  # what is answered before all else
         self.lapsed = 0  # so many requests of the storage are answered as if their signature were too old
+        self.full = False  # uploads are refused
         self.page = 1000
         self.moved: dict[str, str] = {}
         self.endpoint = self.storage = ""
@@ -128,8 +129,10 @@ class StorageHandler(Handler):
     def do_PUT(self) -> None:
         self.hub.stored.append((self.command, self.path, self.headers["Authorization"]))
         data = self.body()
+        if self.hub.full:
+            return self.answer(403, b"<Error>no</Error>")
         self.hub.objects[hashlib.sha256(data).hexdigest()] = data
-        self.answer(200)
+        return self.answer(200)
 
 
 class HubHandler(Handler):
@@ -302,6 +305,8 @@ class HubHandler(Handler):
             value = one["value"]
             if one["key"] == "header":
                 message = value["summary"]
+                if value.get("parentCommit") not in {None, repo.refs[branch]}:
+                    return self.answer(412, {"error": "A commit has happened since"})
             elif one["key"] == "file":
                 changes[value["path"]] = base64.b64decode(value["content"])
             elif one["key"] == "lfsFile":

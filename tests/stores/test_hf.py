@@ -11,7 +11,7 @@ import huggingface_hub.constants
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.hub import files_in, serving
+from tests.hub import files_in
 
 import seqlake as sl
 from seqlake.errors import (
@@ -29,19 +29,6 @@ from seqlake.testing import samples
 from seqlake.testing.stores import StoreTests, _ints, _raises
 
 DATA = np.random.default_rng(0).bytes(2_000_000)
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_reader")
-    monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hf_cache"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
-    monkeypatch.setattr(web.time, "sleep", lambda _: None)
-    hubs._TREES.clear()
-    with serving() as one:
-        monkeypatch.setenv("HF_ENDPOINT", one.endpoint)
-        yield one
 
 
 class Changing:

@@ -342,11 +342,7 @@ def _scanned(
                 return _shown_by(readable, options, what="An open dataset"), False
             shards = [innermost(shard) for shard in readable.shards()]
             return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
-        if (scans := in_place.taking(source)) is not None:
-            given = {**options, **({} if storage is None else {"storage": storage})}
-            return _scanned_as(scans, source, given), False
-        table = lake_table(source, storage)
-        return (table.snapshot(), True) if table is not None else (plain.scan_table(source, **options), False)
+        return _scanned_object(source, storage, options)
     place = stores.pinned(place_of(source), storage=storage)
     given = {**options, **({} if storage is None else {"storage": storage})}
     if name not in {None, "parquet"}:
@@ -369,6 +365,15 @@ def _scanned(
             hint="If you know the format, name it: scan(..., format=...) says what is wrong with it.",
         )
     return _plain_files(place, storage, **options), True
+
+
+def _scanned_object(source: object, storage: Mapping[str, str] | None, options: Mapping[str, Any]) -> tuple[Any, bool]:
+    """The same of what another package holds: a dataset, a table of a lake, rows in memory."""
+    name = in_place.taking(source)
+    if name is not None:
+        return _scanned_as(name, source, {**options, **({} if storage is None else {"storage": storage})}), False
+    table = lake_table(source, storage)
+    return (table.snapshot(), True) if table is not None else (plain.scan_table(source, **options), False)
 
 
 def _shown_by(rows: Readable, options: Mapping[str, Any], *, what: str) -> Readable:

@@ -1,4 +1,4 @@
-"""Hugging Face datasets: Parquet folders with their features, folders of `save_to_disk`, and `datasets.Dataset` objects.
+"""Hugging Face datasets: Parquet with features, folders of `save_to_disk`, and `datasets.Dataset` objects.
 
 Read without that package. A row is a sample, unless a column `sequence_id` names it; `sequence_id=` and `steps=` put
 samples together.

@@ -100,7 +100,7 @@ def _inner(feature: Any) -> Any:
 def _holds_file(kind: pa.DataType) -> bool:
     if not pa.types.is_struct(kind):
         return False
-    return {field.name: field.type for field in kind}.get("bytes") == pa.binary()
+    return any(field.name == "bytes" and is_binary(field.type) for field in kind)
 
 
 def _file(name: str, kind: pa.DataType, tag: str, feature: Mapping[str, Any]) -> FeatureColumn:

@@ -110,10 +110,10 @@ def _refuse_gaps(files: Sequence[SplitFile]) -> None:
     for (folder, split, count), numbers in there.items():
         missing = next((number for number in range(min(count, len(numbers) + 1)) if number not in numbers), None)
         if missing is not None and len(numbers) < count:
-            where = f"{folder}/" if folder else ""
+            path = f"{folder}{'/' if folder else ''}{split}-{missing:05d}-of-{count:05d}.parquet"
             raise MissingFileError(
-                f"{where}{split}-{missing:05d}-of-{count:05d}.parquet is not there: {len(numbers)} of {count} files are.",
-                path=f"{where}{split}-{missing:05d}-of-{count:05d}.parquet",
+                f"{path} is not there: {len(numbers)} of {count} files are.",
+                path=path,
                 hint="The folder was copied in part: fetch it again, or scan the files that you want by name.",
             )
 

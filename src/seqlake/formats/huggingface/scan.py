@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -39,7 +38,7 @@ from seqlake.spec.schema import ID, Column, Schema, is_text, plain_type
 from seqlake.versions import folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.protocols import Depth, Readable, Shard, Store
     from seqlake.spec.column_types import ColumnType
@@ -52,7 +51,7 @@ _MOST_MARK = 64 << 20
 
 
 def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
-    """Whether a folder was saved by `save_to_disk`, or holds Parquet that `datasets` wrote; Mixtrain datasets are none."""
+    """Whether `save_to_disk` saved a folder, or it holds Parquet that `datasets` wrote; Mixtrain datasets are none."""
     try:
         root, store, name = _place(location, storage)
         if name:

@@ -1,4 +1,4 @@
-"""Writes Parquet that `datasets.load_dataset` and the viewer of the Hub read: one file a split and part, with features."""
+"""Writes Parquet that `datasets.load_dataset` and the viewer of the Hub read: a file for each split of a part."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.protocols import Store
-    from seqlake.spec.schema import Column, Schema
+    from seqlake.spec.schema import Schema
 
 SPLIT = "split"
 WHOLE, NOWHERE = "train", "unassigned"
@@ -58,9 +58,7 @@ def create(
         ValueError: No such compression.
     """
     if not pa.Codec.is_available(compression) and compression != "none":
-        raise ValueError(
-            f"compression: expected one of snappy, zstd, gzip, brotli, lz4 or none, found {compression!r}."
-        )
+        raise ValueError(f"compression: expected snappy, zstd, gzip, brotli, lz4 or none, found {compression!r}.")
     return HuggingFaceSink(location=absolute(location), schema=schema, storage=storage, compression=compression)
 
 
@@ -105,9 +103,7 @@ class HuggingFaceSink:
                     if split not in files:
                         path = stack.enter_context(_written(store, f"{start}{split}.parquet"))
                         files[split] = stack.enter_context(_SplitWriter(path, types, self.compression))
-                    arrays = [
-                        _cells(some.column(name), column, kind, root) for name, (column, kind, _) in columns.items()
-                    ]
+                    arrays = [_cells(some.column(name), kind, root) for name, (_, kind, _) in columns.items()]
                     files[split].add(pa.RecordBatch.from_arrays(arrays, schema=types))
         return [[split, f"{start}{split}.parquet"] for split in files]
 
@@ -119,7 +115,7 @@ class HuggingFaceSink:
         for split in pc.unique(named).to_pylist():
             if not _NAME.fullmatch(split) or len(split) > 100:
                 raise ValidationError(
-                    f"The split {in_line(split)!r:.120} is no name of letters, digits and underscores, which files need.",
+                    f"The split {in_line(split)!r:.120} is no name of letters, digits and '_'.",
                     hint="Rename it, or leave the column out: ds.select(...).",
                 )
             yield split, batch.filter(pc.equal(named, split))
@@ -169,7 +165,7 @@ class _SplitWriter:
         self._held: list[pa.RecordBatch] = []
         self._types = types
 
-    def __enter__(self) -> _SplitWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -188,7 +184,7 @@ class _SplitWriter:
             self._held = []
 
 
-def _cells(cells: pa.Array, column: Column, kind: pa.DataType, root: str) -> pa.Array:
+def _cells(cells: pa.Array, kind: pa.DataType, root: str) -> pa.Array:
     """Cells as they stand in the files."""
     if kind == FILE:
         return _files(cells, root)

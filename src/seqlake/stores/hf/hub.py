@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seqlake import plugins
-from seqlake.errors import AccessDeniedError, DatasetNotFoundError, SeqlakeError
+from seqlake.errors import AccessDeniedError, DatasetNotFoundError, SeqlakeError, causes
 from seqlake.files.allowed import trusting
 from seqlake.files.credentials import Storage
 from seqlake.stores.hf.places import MAIN, HubPlace
@@ -285,6 +285,11 @@ class Hub:
             raise ValueError(f"{place}: {error}") from None
         except (SeqlakeError, FileNotFoundError):
             raise
+        except RuntimeError as error:  # what went wrong with an upload is its cause
+            answered = next((one for one in causes(error) if isinstance(one, errors.HfHubHTTPError)), None)
+            status = "" if answered is None or answered.response is None else f" (HTTP {answered.response.status_code})"
+            reason = self.storage.redacted(str(error).partition("\n")[0])[:200]
+            raise OSError(5, f"a file could not be sent{status}: {reason}", str(place)) from None
         except Exception as error:  # the packages below it have changed, and with them what they raise
             if type(error).__module__.partition(".")[0] not in {"httpx", "httpx2", "httpcore", "httpcore2", "requests"}:
                 raise
@@ -331,6 +336,8 @@ class Hub:
             when = f"in {seconds} s" if seconds.isdecimal() else "in some minutes"
             who = "" if self.token else "; who is logged in may ask more often"
             return OSError(5, f"the Hub was asked too often (HTTP 429): try again {when}{who}", where)
+        if status in {409, 412}:
+            return OSError(5, f"somebody else changed it meanwhile (HTTP {status}): try again", where)
         return OSError(5, f"the Hub at {self.endpoint} answers HTTP {status}", where)
 
     def __getstate__(self) -> dict[str, Any]:
