@@ -557,6 +557,14 @@ class Drops(Protocol):
 
 
 @runtime_checkable
+class Embeds(Protocol):
+    """Files that rows name are written into its rows."""
+
+    def embedded(self, schema: Schema, /) -> Iterable[str]:
+        """The columns whose files go along."""
+
+
+@runtime_checkable
 class SaysMapping(Protocol):
     """A readable of another format that knows what of its source became which column."""
 

@@ -11,6 +11,7 @@ import huggingface_hub.constants
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.formats.lerobot import by_hand
 from tests.hub import files_in
 
 import seqlake as sl
@@ -224,6 +225,56 @@ def test_plain_parquet_is_scanned(hub, tmp_path) -> None:
     hub.repo("owner/plain", {"data/x.parquet": (tmp_path / "x.parquet").read_bytes()})
     assert sl.scan("hf://datasets/owner/plain").to_arrow()["a"].to_pylist() == [1, 2, 3]
     assert sl.scan("hf://datasets/owner/plain/data/x.parquet").to_arrow().num_rows == 3
+
+
+def test_nothing_is_converted_into_the_hub(hub, tmp_path) -> None:
+    ds = sl.create(tmp_path / "arm", samples.arm_schema())
+    ds.append(list(samples.arm_episodes(2)))
+    for call in (
+        lambda: sl.convert(ds, "hf://datasets/owner/new", progress=False),
+        lambda: sl.convert(ds, "hf://datasets/owner/new", to="huggingface", progress=False),
+        lambda: sl.create("hf://datasets/owner/new", samples.arm_schema()),
+        lambda: sl.repack(ds, "hf://datasets/owner/new"),
+    ):
+        with pytest.raises(ReadOnlyError, match="seqlake push"):
+            call()
+
+
+def test_mds_and_lerobot_open_from_the_hub(hub, tmp_path) -> None:
+    with sl.create(out=str(tmp_path / "mds"), columns={"x": "int", "text": "str"}, format="mds") as out:
+        for number in range(50):
+            out.write({"x": number, "text": "t" * number})
+    hub.upload("owner/mds", tmp_path / "mds")
+    seen = sl.scan("hf://datasets/owner/mds")
+    assert seen.to_arrow()["x"].to_pylist() == list(range(50))
+    by_hand.write(tmp_path / "robot", by_hand.four(), "v3.0")
+    hub.upload("owner/robot", tmp_path / "robot")
+    remote, local = sl.open("hf://datasets/owner/robot"), sl.open(tmp_path / "robot")
+    assert remote.to_arrow().equals(local.to_arrow())
+    camera = next(name for name, one in remote.schema.items() if one.medium == "video")
+    np.testing.assert_array_equal(remote[0][camera][2], local[0][camera][2])
+    out = sl.convert("hf://datasets/owner/robot", tmp_path / "out", workers=1, progress=False)
+    assert out.validate(depth="decode").ok
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_may_read_the_hub(hub) -> None:
+    hub.repo("owner/arm", {"a": DATA, "b/c": b"small"})
+    store = open_store("hf://datasets/owner/arm")
+    assert bytes(store.blob("a").ranges(_ints(0), _ints(3))[0]) == DATA[:3]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            data = bytes(store.blob("a").ranges(_ints(5), _ints(9))[0]) + read_all(store.blob("b/c"))
+            os.write(writing, data)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == DATA[5:9] + b"small"
+    os.close(reading)
 
 
 def test_errors_say_what_to_do(hub, monkeypatch) -> None:

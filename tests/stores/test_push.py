@@ -7,6 +7,7 @@ import huggingface_hub
 import huggingface_hub.constants
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.formats.lerobot import by_hand
 from tests.hub import files_in
@@ -144,6 +145,26 @@ def test_a_dry_run_sends_nothing(hub, arm) -> None:
     }
     assert "owner/arm" not in hub.repos
     assert {method for method, _, _ in hub.asked} <= {"GET", "HEAD"}
+
+
+def test_shards_in_folders_and_of_other_formats_keep_their_names(hub, arm, tmp_path) -> None:
+    table = arm.to_arrow()
+    for folder in ("task=a/data", "task=b", "c"):
+        (tmp_path / "plain" / "data" / folder).mkdir(parents=True)
+        ids = pa.array([f"{folder} {number}" for number in range(2)])
+        pq.write_table(
+            pa.table({"sequence_id": ids, "action": table["action"][:2]}), tmp_path / f"plain/data/{folder}/x.parquet"
+        )
+    (tmp_path / "plain" / "data" / "c" / "x.parquet").unlink()
+    (tmp_path / "plain" / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    plain = sl.open(tmp_path / "plain")
+    sl.push(plain, "hf://datasets/owner/plain", progress=False)
+    assert {"data/task=a/data/x.parquet", "data/task=b/x.parquet"} < set(pushed(hub, "owner/plain"))
+    assert sl.open("hf://datasets/owner/plain").to_arrow().equals(plain.to_arrow())
+    lance = sl.create(tmp_path / "lance", samples.arm_schema(), shards="lance")
+    lance.append(list(samples.arm_episodes(3)))
+    sl.push(lance, "hf://datasets/owner/lance", progress=False)
+    assert sl.open("hf://datasets/owner/lance").to_arrow().equals(lance.to_arrow())
 
 
 def test_branches(hub, arm) -> None:

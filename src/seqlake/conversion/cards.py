@@ -25,7 +25,7 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class CardFacts:
     """What a card says.
 
     Attributes:
@@ -53,7 +53,7 @@ class Facts:
     tasks: Sequence[str] = ()
 
     @classmethod
-    def of(cls, source: Any, /, *, kind: str, paths: Sequence[str]) -> Facts:
+    def of(cls, source: Any, /, *, kind: str, paths: Sequence[str]) -> CardFacts:
         """The facts of a dataset, as `seqlake info` knows them.
 
         Args:
@@ -94,11 +94,11 @@ def _data(paths: Sequence[str]) -> list[tuple[str, str]]:
     return [("train", "data/*.parquet" if all(path.count("/") == 1 for path in inner) else "data/**/*.parquet")]
 
 
-def card_of(facts: Facts, /) -> str:
+def card_of(facts: CardFacts, /) -> str:
     """The text of README.md.
 
     Example:
-        >>> facts = Facts(kind="mixtrain", rows=3, unit="sequences", nbytes=9, columns=[], data=[], media=[])
+        >>> facts = CardFacts(kind="mixtrain", rows=3, unit="sequences", nbytes=9, columns=[], data=[], media=[])
         >>> card_of(facts).splitlines()[:3]
         ['---', 'size_categories:', '- "n<1K"']
     """
@@ -116,7 +116,7 @@ def card_of(facts: Facts, /) -> str:
     return "\n".join([*lines, "---", "", *_text(facts)])
 
 
-def _tags(facts: Facts) -> list[str]:
+def _tags(facts: CardFacts) -> list[str]:
     named = {"mixtrain": ["mixtrain"], "lerobot": ["LeRobot"]}.get(facts.kind, [facts.kind])
     return [*named, "seqlake", *facts.media]
 
@@ -125,7 +125,7 @@ def _listed(name: str, values: Sequence[str]) -> list[str]:
     return [f"{name}:", *(f"- {json.dumps(value)}" for value in values)] if values else []
 
 
-def _text(facts: Facts) -> list[str]:
+def _text(facts: CardFacts) -> list[str]:
     opening = "open" if facts.kind in {"mixtrain", "lerobot"} else "scan"
     place = f"hf://datasets/{facts.name}"
     table = [f"| `{_cell(name)}` | {_cell(what)} |" for name, what in facts.columns]

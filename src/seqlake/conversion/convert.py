@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import Checked, Discards, KeepsFiles, Renews, ability, storage_of
+from seqlake import plugins
+from seqlake.abilities import Checked, Discards, Embeds, KeepsFiles, Renews, ability, storage_of
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing import conforming, splitting
@@ -295,7 +296,9 @@ def _warn_of_losses(planned: Plan) -> None:
 def _say_where_files_stay(planned: Plan, to: str) -> None:
     """Other formats have no place for files: their references lead to where the files are."""
     schema = planned.schema
-    naming = [name for name, column in schema.items() if refers(column)]
+    known = ability(plugins.load("formats", to), Embeds)
+    embedded = set() if known is None else set(known.embedded(schema))
+    naming = [name for name, column in schema.items() if refers(column) and name not in embedded]
     if naming and planned.tasks:
         _log.warning(
             "The files that %s name stay at %s: what is written as %r refers to them there. Keep them, or convert "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake import plugins
 from seqlake.abilities import HasUnfolded, OfATable, ability
-from seqlake.conversion.cards import Facts, card_of
+from seqlake.conversion.cards import CardFacts, card_of
 from seqlake.dataset.dataset import Dataset
 from seqlake.dataset.in_place import InPlace
 from seqlake.dataset.opening import METADATA, format_of, open, place_of, scan  # noqa: A004 - as `sl` calls it
@@ -27,11 +27,13 @@ from seqlake.files.blobs import MemoryBlob
 from seqlake.files.locations import inside, is_local, local_path
 from seqlake.files.reading import BlobFile
 from seqlake.files.stores import list_without_links, open_store
-from seqlake.shards.files import innermost
+from seqlake.shards.columns import Columns
+from seqlake.shards.files import ParquetShard, innermost
 from seqlake.shards.rows import Rows
 from seqlake.stores.hf.hub import Hub
 from seqlake.stores.hf.places import MAIN, HubPlace, parse
 from seqlake.versions import messages
+from seqlake.versions.shard_formats import PluggedShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -188,14 +190,14 @@ def _source(dataset: Any, storage: Mapping[str, str] | None) -> tuple[Any, str]:
     raise TypeError(f"push uploads the files of a whole dataset, found {what}. Convert it first: sl.convert(it, OUT).")
 
 
-def _content(source: Any, location: str, storage: Mapping[str, str] | None) -> tuple[dict[str, Blob], Facts]:
+def _content(source: Any, location: str, storage: Mapping[str, str] | None) -> tuple[dict[str, Blob], CardFacts]:
     """Path -> file, of all that is pushed; and what its card says."""
     known = ability(source, OfATable)
     if known is None or isinstance(known.table, InPlace):
         store = open_store(location, storage=storage)
         paths = [path for path, _ in list_without_links(store) if not _is_hidden(path)]
         kind = known.table.kind if known is not None else format_of(location, storage)
-        return {path: store.blob(path) for path in paths}, Facts.of(source, kind=str(kind), paths=paths)
+        return {path: store.blob(path) for path in paths}, CardFacts.of(source, kind=str(kind), paths=paths)
     if known.table.kind != "standalone":
         raise SeqlakeError(
             f"{location} is a table of {known.table.kind}, whose files are no dataset without its log.",
@@ -203,7 +205,7 @@ def _content(source: Any, location: str, storage: Mapping[str, str] | None) -> t
         )
     content = {**_shards(source, location), **_files(source, location, storage)}
     content[METADATA] = MemoryBlob(source.schema.metadata.to_json().encode(), location=METADATA)
-    return content, Facts.of(source, kind="mixtrain", paths=list(content))
+    return content, CardFacts.of(source, kind="mixtrain", paths=list(content))
 
 
 def _is_hidden(path: str) -> bool:
@@ -221,15 +223,19 @@ def _shards(source: Readable, location: str) -> dict[str, Blob]:
         )
     shards: dict[str, Blob] = {}
     for shard in source.shards():
-        blob = getattr(innermost(shard), "blob", None)  # of whichever format its shards are
-        if blob is None or isinstance(getattr(shard, "shard", None), Rows):
+        file = innermost(shard)
+        whole = not isinstance(shard, Rows) and not (isinstance(shard, Columns) and isinstance(shard.shard, Rows))
+        if not whole or not isinstance(file, (ParquetShard, PluggedShard)):
             raise SchemaMismatchError(
                 f"{location}: the file of {shard.key} holds other rows than the dataset.",
                 path=location,
                 hint="Write it anew: `seqlake compact`, or convert it.",
             )
-        name = blob.location.replace("\\", "/").rpartition("/data/")[2]
-        shards[f"data/{name if '/' not in name or '=' in name else name.rpartition('/')[2]}"] = blob
+        path = file.blob.location.replace("\\", "/").removeprefix(f"{location.rstrip('/')}/".replace("\\", "/"))
+        name = f"data/{path.rpartition('/')[2]}" if path.startswith(("_seqlake/", "/")) or "://" in path else path
+        if name in shards:
+            raise SchemaMismatchError(f"{location}: two shards are called {name}.", path=location)
+        shards[name] = file.blob
     return shards
 
 
@@ -274,7 +280,7 @@ def _removed(content: Mapping[str, Blob], there: Mapping[str, Any]) -> list[str]
     )
 
 
-def _card(card: bool | str | None, facts: Facts, *, has_card: bool) -> str | None:  # noqa: FBT001 - as `push` takes it
+def _card(card: bool | str | None, facts: CardFacts, *, has_card: bool) -> str | None:  # noqa: FBT001 - as `push` takes it
     if isinstance(card, str):
         return card
     return card_of(facts) if card or (card is None and not has_card) else None
@@ -321,15 +327,15 @@ def _sent(
         if planned.card is not None:
             additions.insert(0, client.CommitOperationAdd(CARD, planned.card.encode()))
         parts = [additions[at : at + _MOST_IN_COMMIT] for at in range(0, len(additions), _MOST_IN_COMMIT)]
-        made = None
+        commit = None
         for number, part in enumerate(parts, 1):
             counted = message if len(parts) == 1 else f"{message} ({number} of {len(parts)})"
             last = operations if number == len(parts) else []
-            made = api.create_commit(
+            commit = api.create_commit(
                 place.repo, [*last, *part], commit_message=counted, parent_commit=parent, **options
             )
-            parent = str(made.oid)  # nobody else's commit comes between: what is removed was seen
-    return None if made is None else str(made.oid)
+            parent = str(commit.oid)  # nobody else's commit comes between: what is removed was seen
+    return None if commit is None else str(commit.oid)
 
 
 def _readable(blob: Blob) -> Any:

@@ -239,6 +239,7 @@ def create(
         if problems := conforming.differences(wanted if lake is None else lake.held(wanted), present.schema):
             raise SchemaMismatchError(f"The dataset at {place} has other columns:\n" + "\n".join(problems))
         return present
+    stores.refuse_pinned(place)
     conforming.refuse_broken(wanted)
     plug = plugins.load("tables", lake_of(place) or "standalone")
     try:
@@ -548,6 +549,7 @@ def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str
     place = place_of(location)
     if lake_of(place):
         return
+    stores.refuse_pinned(place)
     if locations.is_local(place):  # no link is followed to say whether a folder is free
         path = locations.local_path(place)
         outer = next((one for one in path.parents if any((one / name).exists() for name in (METADATA, _DELTA))), None)

@@ -8,7 +8,7 @@ import numpy as np
 
 from seqlake import plugins
 from seqlake.abilities import HasLinks, PinsLocations, ability
-from seqlake.errors import CorruptFileError
+from seqlake.errors import CorruptFileError, ReadOnlyError
 from seqlake.files import fence, locations
 from seqlake.files.allowed import OUTSIDE, refuse_bucket, trusting
 from seqlake.files.blobs import LocalBlob, MemoryBlob
@@ -33,6 +33,7 @@ __all__ = [
     "pinned",
     "read_all",
     "refuse_links",
+    "refuse_pinned",
 ]
 
 _WEB = {"http", "https"}
@@ -127,11 +128,29 @@ def pinned(location: str, /, *, storage: Mapping[str, str] | None = None) -> str
     Raises:
         DatasetNotFoundError: The store knows nothing there.
     """
+    plug = _pinning(location)
+    return location if plug is None else plug.pinned(location, storage=storage)
+
+
+def refuse_pinned(location: str, /) -> None:
+    """Refuse to write into a store that has revisions, where files are not written one by one.
+
+    Raises:
+        ReadOnlyError: It is one.
+    """
+    if _pinning(location) is not None:
+        raise ReadOnlyError(
+            f"{locations.redacted(location)} is in a store of revisions, where files are not written one by one.",
+            path=locations.redacted(location),
+            hint="Write to a folder, then push it: sl.push(FOLDER, 'hf://datasets/owner/name'), `seqlake push`.",
+        )
+
+
+def _pinning(location: str) -> PinsLocations | None:
     kind = locations.scheme(location)
     if kind in {"file", *_WEB, *locations.OBJECT_STORES} or kind not in plugins.names("stores"):
-        return location
-    plug = ability(plugins.load("stores", kind), PinsLocations)
-    return location if plug is None else plug.pinned(location, storage=storage)
+        return None
+    return ability(plugins.load("stores", kind), PinsLocations)
 
 
 def _mapped(options: Storage) -> bool:

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from seqlake.formats.huggingface.objects import takes
 from seqlake.formats.huggingface.scan import column_types, matches, scan
-from seqlake.formats.huggingface.writing import create
+from seqlake.formats.huggingface.writing import create, embedded
 
-__all__ = ["column_types", "create", "matches", "scan", "takes"]
+__all__ = ["column_types", "create", "embedded", "matches", "scan", "takes"]

@@ -21,7 +21,7 @@ from seqlake.spec.schema import is_list
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from seqlake.formats.huggingface.features import FeatureColumn
+    from seqlake.formats.huggingface.features import ShownFeature
     from seqlake.protocols import Blob, Flat, Ints, Shard, ShardReader
 
 _MOST_FILE = 1 << 30  # bytes of a file that a row names
@@ -109,7 +109,7 @@ class FeatureShard:
     """
 
     shard: Shard
-    columns: Mapping[str, FeatureColumn]
+    columns: Mapping[str, ShownFeature]
     files: NamedFiles
 
     @property
@@ -251,7 +251,7 @@ def _relisted(cells: pa.Array, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, mask=mask)
 
 
-def _flat_steps(cells: pa.Array, wanted: FeatureColumn) -> pa.Array:
+def _flat_steps(cells: pa.Array, wanted: ShownFeature) -> pa.Array:
     """[T, ...] as [T, D]."""
     values = cells.flatten()
     count = len(values)

@@ -30,7 +30,7 @@ Form = Literal["same", "file", "files", "steps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureColumn:
+class ShownFeature:
     """A feature as a column.
 
     Attributes:
@@ -64,7 +64,7 @@ def declared(metadata: Mapping[bytes, bytes] | None, /) -> dict[str, Any]:
     return {str(name): feature for name, feature in features.items()} if isinstance(features, dict) else {}
 
 
-def shown(name: str, stored: pa.DataType, feature: Any, /) -> FeatureColumn:
+def as_column(name: str, stored: pa.DataType, feature: Any, /) -> ShownFeature:
     """The column that a feature becomes.
 
     Args:
@@ -79,12 +79,12 @@ def shown(name: str, stored: pa.DataType, feature: Any, /) -> FeatureColumn:
     inner = _inner(feature)
     if isinstance(inner, dict) and inner.get("_type") == "Image" and is_list(kind) and _holds_file(kind.value_type):
         image = Image(frames="bytes")
-        return FeatureColumn(column=Column(name, pa.list_(pa.binary()), image), form="files", how="images, one a step")
+        return ShownFeature(column=Column(name, pa.list_(pa.binary()), image), form="files", how="images, one a step")
     if tag == "ClassLabel" and pa.types.is_integer(kind):
         names = feature.get("names")
         fits = isinstance(names, list) and all(isinstance(one, str) for one in names)
         how = "numbers of the names in its column type"
-        return FeatureColumn(column=Column(name, kind, ColumnType(CLASS, names=names if fits else None)), how=how)
+        return ShownFeature(column=Column(name, kind, ColumnType(CLASS, names=names if fits else None)), how=how)
     return _numbers(name, kind, feature, inner)
 
 
@@ -103,24 +103,24 @@ def _holds_file(kind: pa.DataType) -> bool:
     return any(field.name == "bytes" and is_binary(field.type) for field in kind)
 
 
-def _file(name: str, kind: pa.DataType, tag: str, feature: Mapping[str, Any]) -> FeatureColumn:
+def _file(name: str, kind: pa.DataType, tag: str, feature: Mapping[str, Any]) -> ShownFeature:
     rate = feature.get("sampling_rate")
     rate = rate if type(rate) is int and rate > 0 else None
     if is_text(kind):
         types: dict[str, ColumnType] = {"Image": Image(), "Audio": Audio(sample_rate=rate), "Video": Video()}
-        return FeatureColumn(column=Column(name, kind, types[tag]), how="paths of files")
+        return ShownFeature(column=Column(name, kind, types[tag]), how="paths of files")
     if tag == "Image":
         form: Form = "same" if is_binary(kind) else "file"
-        return FeatureColumn(column=Column(name, pa.binary(), Image()), form=form, how="encoded images")
+        return ShownFeature(column=Column(name, pa.binary(), Image()), form=form, how="encoded images")
     held = Audio(sample_rate=rate) if tag == "Audio" else Video()
-    return FeatureColumn(column=Column(name, kind, held), how="files in the rows")
+    return ShownFeature(column=Column(name, kind, held), how="files in the rows")
 
 
-def _numbers(name: str, kind: pa.DataType, feature: Any, inner: Any) -> FeatureColumn:
+def _numbers(name: str, kind: pa.DataType, feature: Any, inner: Any) -> ShownFeature:
     """Arrays and lists of lists of numbers are signals; whatever is left is what its Arrow type says."""
     levels, number = list_levels(kind)
     if levels < 2 or not is_number(number):
-        return FeatureColumn(column=Column(name, kind))
+        return ShownFeature(column=Column(name, kind))
     shape = feature.get("shape") if isinstance(feature, dict) else None
     sizes = list(shape[1:]) if isinstance(shape, (list, tuple)) and len(shape) == levels else []
     fits = bool(sizes) and all(type(one) is int and 0 < one < 1 << 31 for one in sizes)
@@ -129,17 +129,17 @@ def _numbers(name: str, kind: pa.DataType, feature: Any, inner: Any) -> FeatureC
         fixed = kind.value_type.list_size if pa.types.is_fixed_size_list(kind.value_type) else length
         dim = sizes[0] if fits else fixed if type(fixed) is int and fixed > 0 else None
         signal = Trajectory(dim=dim, dtype=number)
-        return FeatureColumn(column=Column(name, signal.arrow, signal), how="a signal, [T, D]")
+        return ShownFeature(column=Column(name, signal.arrow, signal), how="a signal, [T, D]")
     if not fits:
-        return FeatureColumn(column=Column(name, kind))
+        return ShownFeature(column=Column(name, kind))
     size = 1
     for one in sizes:
         size *= one
     if size >= 1 << 31:
-        return FeatureColumn(column=Column(name, kind))
+        return ShownFeature(column=Column(name, kind))
     signal = Trajectory(dim=size, dtype=number, shape=sizes)
     how = f"a signal, steps of {sizes} one number behind the other"
-    return FeatureColumn(column=Column(name, signal.arrow, signal), form="steps", how=how, shape=tuple(sizes))
+    return ShownFeature(column=Column(name, signal.arrow, signal), form="steps", how=how, shape=tuple(sizes))
 
 
 def written(schema: Schema, /) -> dict[str, tuple[Column, pa.DataType, Any]]:

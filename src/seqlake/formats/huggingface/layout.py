@@ -148,8 +148,8 @@ def _of_state(store: Store, folder: str, split: str | None) -> list[SplitFile]:
     if type(listed) is not list or not all(isinstance(name, str) for name in names):
         text = f"{folder}{STATE}: expected _data_files with names, found {listed!r:.80}."
         raise InvalidMetadataError(text, path=f"{folder}{STATE}")
-    own = split or (state.get("_split") if isinstance(state.get("_split"), str) else None)
-    return [SplitFile(path=checked(f"{folder}{name}"), split=own) for name in names]
+    named = split or (state.get("_split") if isinstance(state.get("_split"), str) else None)
+    return [SplitFile(path=checked(f"{folder}{name}"), split=named) for name in names]
 
 
 def _document(store: Store, path: str) -> dict[str, Any] | None:

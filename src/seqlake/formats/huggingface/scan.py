@@ -24,7 +24,7 @@ from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats import _mapping
 from seqlake.formats.huggingface import layout
 from seqlake.formats.huggingface.cells import FeatureShard, NamedFiles, StreamShard, read_stream, refuse_other
-from seqlake.formats.huggingface.features import KEY, FeatureColumn, declared, shown
+from seqlake.formats.huggingface.features import KEY, ShownFeature, as_column, declared
 from seqlake.formats.huggingface.objects import tables_of, takes
 from seqlake.grouping import as_sequences
 from seqlake.protocols import Mapped
@@ -164,7 +164,7 @@ class HuggingFaceData(ScannedDataset):
         features: As they were declared; empty where nothing usable is.
     """
 
-    columns: Mapping[str, FeatureColumn]
+    columns: Mapping[str, ShownFeature]
     files: NamedFiles
     features: Mapping[str, Any] = field(default_factory=dict)
     unread: Sequence[str] = ()
@@ -257,13 +257,13 @@ def _joined(
     stored = [pa.schema([pa.field(one.name, plain_type(one.type)) for one in types]) for _, types, _ in parts]
     for types, (_, _, path) in zip(stored[1:], parts[1:], strict=True):
         refuse_other(stored[0], types, path=path)
-    every = {one.name: shown(one.name, one.type, features.get(one.name)) for one in stored[0]}
+    every = {one.name: as_column(one.name, one.type, features.get(one.name)) for one in stored[0]}
     columns = every if wanted is None else _mapped(every, wanted)
     schema, mapping = _schema(columns, [part.split for part, _, _ in parts], features)
-    made = {name: one for name, one in columns.items() if one.form != "same"}
+    changed = {name: one for name, one in columns.items() if one.form != "same"}
     shards = []
     for part, _, _ in parts:
-        inner = FeatureShard(shard=part.shard, columns=made, files=files) if made else part.shard
+        inner = FeatureShard(shard=part.shard, columns=changed, files=files) if changed else part.shard
         split: dict[str, From] = {SPLIT: Constant(part.split)} if SPLIT in schema and SPLIT not in every else {}
         shards.append(Columns(inner, schema, {**mapping, **split}))
     unread = tuple(name for name in every if name not in columns)
@@ -273,7 +273,7 @@ def _joined(
 
 
 def _schema(
-    columns: Mapping[str, FeatureColumn], splits: Sequence[str | None], features: Mapping[str, Any]
+    columns: Mapping[str, ShownFeature], splits: Sequence[str | None], features: Mapping[str, Any]
 ) -> tuple[Schema, dict[str, From]]:
     taken = {one.column.name for one in columns.values()}
     shown_columns: dict[str, Column] = {one.column.name: one.column for one in columns.values()}
@@ -293,9 +293,9 @@ def _schema(
     return schema, {one.column.name: Stored(name) for name, one in columns.items()}
 
 
-def _mapped(every: Mapping[str, FeatureColumn], given: Any) -> dict[str, FeatureColumn]:
+def _mapped(every: Mapping[str, ShownFeature], given: Any) -> dict[str, ShownFeature]:
     """The columns of a declared mapping."""
-    columns: dict[str, FeatureColumn] = {}
+    columns: dict[str, ShownFeature] = {}
     for name, wanted in _mapping.wanted(given).items():
         if wanted.source not in every:
             raise ColumnNotFoundError(f"No feature {wanted.source!r} for {name!r}; there are {', '.join(every)}.")

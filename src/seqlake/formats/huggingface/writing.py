@@ -62,6 +62,11 @@ def create(
     return HuggingFaceSink(location=absolute(location), schema=schema, storage=storage, compression=compression)
 
 
+def embedded(schema: Schema, /) -> list[str]:
+    """The columns whose files are written into the rows."""
+    return [name for name, (_, kind, _) in written(schema).items() if kind in {FILE, pa.list_(FILE)}]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuggingFaceSink:
     """See `seqlake.protocols.Sink`; picklable.

@@ -186,7 +186,7 @@ class Hub:
             listed = self.api.list_repo_tree(place.repo, repo_type="dataset", revision=place.revision)
             entries = list(islice(listed, _TOP))
         tree.asked = True
-        tree.files.update(_files(entries))
+        tree.files.update(self._files(entries))
         if len(entries) < _TOP:
             tree.top = frozenset(entry.path for entry in entries)
 
@@ -204,7 +204,7 @@ class Hub:
         errors = self._errors
         try:
             with self.translated(place):
-                return _files(
+                return self._files(
                     self.api.list_repo_tree(
                         place.repo, place.path or None, recursive=True, repo_type="dataset", revision=place.revision
                     )
@@ -215,6 +215,14 @@ class Hub:
             return {}  # no such folder
         except errors.EntryNotFoundError:  # pragma: no cover - `translated` gives the one above
             return {}
+
+    def _files(self, entries: Iterable[Any]) -> dict[str, Listed]:
+        """The files among what a tree lists, by path."""
+        return {
+            str(one.path): Listed(int(one.size), str(one.lfs.sha256 if one.lfs else one.blob_id))
+            for one in entries
+            if isinstance(one, self._client.RepoFile)
+        }
 
     # ---- what was downloaded before
     def kept(self, place: HubPlace, /) -> Path | None:
@@ -345,13 +353,3 @@ class Hub:
 
     def __repr__(self) -> str:
         return f"Hub({self.endpoint!r})"
-
-
-def _files(entries: Iterable[Any]) -> dict[str, Listed]:
-    """The files among what a tree lists, by path; folders have no hash of a blob."""
-    files = {}
-    for entry in entries:
-        blob = getattr(entry, "blob_id", None)  # of `huggingface_hub.RepoFile`
-        if blob is not None:
-            files[str(entry.path)] = Listed(int(entry.size), str(entry.lfs.sha256 if entry.lfs else blob))
-    return files

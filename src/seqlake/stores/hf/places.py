@@ -37,7 +37,7 @@ class HubPlace:
         """The same at another revision."""
         return replace(self, revision=revision)
 
-    def below(self, path: str, /) -> HubPlace:
+    def under(self, path: str, /) -> HubPlace:
         """A file or folder in it."""
         return replace(self, path=f"{self.path}/{path}" if self.path and path else self.path or path)
 

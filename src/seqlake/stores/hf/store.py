@@ -171,7 +171,7 @@ class HubStore:
             AccessDeniedError: It is gated, or the login is refused.
         """
         name = checked(path)
-        place = parse(f"{ROOT}/{name}") if self._place is None else self._at_commit().below(name)
+        place = parse(f"{ROOT}/{name}") if self._place is None else self._at_commit().under(name)
         return HubBlob(self._hub, *self._hub.file(place))
 
     def read(self, path: str, /) -> bytes:
@@ -195,7 +195,7 @@ class HubStore:
         """(path, size) of the files below a folder, in the order of their names, those up to `after` left out."""
         inner, place = folder(prefix).rstrip("/"), self._at_commit()
         start = f"{place.path}/" if place.path else ""
-        listed = self._hub.list(place.below(inner))
+        listed = self._hub.list(place.under(inner))
         paths = {path.removeprefix(start): one.size for path, one in listed.items()}
         return iter(sorted((path, size) for path, size in paths.items() if path > after))
 
