@@ -113,7 +113,8 @@ def test_addresses_are_those_of_the_official_file_system(text, repo, revision, p
 @pytest.mark.parametrize(
     "text",
     ["hf://datasets", "hf://datasets/squad", "hf://models/a/b", "hf://datasets/a/..", "hf://datasets/a/b@", "hf://",
-     "hf://datasets/a/b@x y", "hf://datasets/a@v/b", "hf://datasets/a b/c", "hf://datasets/a/b@../c"],
+     "hf://datasets/a/b@x y", "hf://datasets/a@v/b", "hf://datasets/a b/c", "hf://datasets/a/b@../c",
+     "hf://datasets/a/b/../c", "hf://datasets/a/b/c//d"],
 )  # fmt: skip
 def test_addresses_of_nothing_are_refused(text) -> None:
     with pytest.raises(ValueError, match="hf://datasets/owner/name"):

@@ -167,6 +167,24 @@ def test_shards_in_folders_and_of_other_formats_keep_their_names(hub, arm, tmp_p
     assert sl.open("hf://datasets/owner/lance").to_arrow().equals(lance.to_arrow())
 
 
+def test_older_versions_and_datasets_elsewhere(hub, arm, tmp_path) -> None:
+    arm.delete(ids=["ep_0001"])
+    sl.push(sl.open(tmp_path / "arm", version=1), "hf://datasets/owner/old", progress=False)
+    assert all(path.endswith((".parquet", ".json", ".md")) for path in pushed(hub, "owner/old"))
+    old = sl.open("hf://datasets/owner/old")
+    assert len(old) == 4
+    sl.push(old, "hf://datasets/owner/copy", progress=False)
+    assert sl.open("hf://datasets/owner/copy").to_arrow().equals(old.to_arrow())
+
+
+def test_plain_parquet_goes_as_it_is(hub, tmp_path) -> None:
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "x.parquet")
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "x.parquet").rename(tmp_path / "plain" / "x.parquet")
+    sl.push(tmp_path / "plain", "hf://datasets/owner/plain", progress=False)
+    assert sl.scan("hf://datasets/owner/plain").to_arrow()["a"].to_pylist() == [1, 2]
+
+
 def test_branches(hub, arm) -> None:
     sl.push(arm, "hf://datasets/owner/arm", progress=False)
     arm.delete(ids=["ep_0001"])

@@ -38,7 +38,7 @@ from seqlake.versions.shard_formats import PluggedShard
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from seqlake.protocols import Blob, Readable
+    from seqlake.protocols import Blob, Readable, Store
 
 CARD = "README.md"
 _KEPT = {CARD, ".gitattributes"}
@@ -180,12 +180,12 @@ def _source(dataset: Any, storage: Mapping[str, str] | None) -> tuple[Any, str]:
     if isinstance(dataset, (str, os.PathLike)):
         place = place_of(dataset)
         try:
-            opened: Any = open(place, storage=storage)
-        except DatasetNotFoundError:
-            if format_of(place, storage) is None:
-                raise
-            opened = scan(place, storage=storage)
-        return opened, place
+            return open(place, storage=storage), place
+        except DatasetNotFoundError as missing:
+            try:
+                return scan(place, storage=storage), place
+            except DatasetNotFoundError:
+                raise missing from None
     what = "some rows of a dataset" if isinstance(dataset, Selection) else type(dataset).__name__
     raise TypeError(f"push uploads the files of a whole dataset, found {what}. Convert it first: sl.convert(it, OUT).")
 
@@ -194,16 +194,16 @@ def _content(source: Any, location: str, storage: Mapping[str, str] | None) -> t
     """Path -> file, of all that is pushed; and what its card says."""
     known = ability(source, OfATable)
     if known is None or isinstance(known.table, InPlace):
-        store = open_store(location, storage=storage)
+        store = open_store(location, storage=storage) if known is None else known.table.store
         paths = [path for path, _ in list_without_links(store) if not _is_hidden(path)]
-        kind = known.table.kind if known is not None else format_of(location, storage)
-        return {path: store.blob(path) for path in paths}, CardFacts.of(source, kind=str(kind), paths=paths)
+        kind = known.table.kind if known is not None else format_of(location, storage) or "parquet"
+        return {path: store.blob(path) for path in paths}, CardFacts.of(source, kind=kind, paths=paths)
     if known.table.kind != "standalone":
         raise SeqlakeError(
             f"{location} is a table of {known.table.kind}, whose files are no dataset without its log.",
             hint=f"Convert it first: sl.convert({location!r}, OUT).",
         )
-    content = {**_shards(source, location), **_files(source, location, storage)}
+    content = {**_shards(source, location), **_files(source, location, known.table.store)}
     content[METADATA] = MemoryBlob(source.schema.metadata.to_json().encode(), location=METADATA)
     return content, CardFacts.of(source, kind="mixtrain", paths=list(content))
 
@@ -232,16 +232,16 @@ def _shards(source: Readable, location: str) -> dict[str, Blob]:
                 hint="Write it anew: `seqlake compact`, or convert it.",
             )
         path = file.blob.location.replace("\\", "/").removeprefix(f"{location.rstrip('/')}/".replace("\\", "/"))
-        name = f"data/{path.rpartition('/')[2]}" if path.startswith(("_seqlake/", "/")) or "://" in path else path
+        kept = path.startswith(("_seqlake/", "/")) or "://" in path  # shards of older versions have no name of theirs
+        name = f"data/{shard.key.rpartition('#')[0]}" if kept else path
         if name in shards:
             raise SchemaMismatchError(f"{location}: two shards are called {name}.", path=location)
         shards[name] = file.blob
     return shards
 
 
-def _files(source: Any, location: str, storage: Mapping[str, str] | None) -> dict[str, Blob]:
+def _files(source: Any, location: str, store: Store) -> dict[str, Blob]:
     """The files that rows name, but for those that lie elsewhere."""
-    store = open_store(location, storage=storage)
     files: dict[str, Blob] = {}
     for entry in source.files():
         if entry.state == "missing":

@@ -114,13 +114,6 @@ class TestParquet(FormatTests):
         return huggingface.scan(str(folder))
 
 
-class TestStreams(FormatTests):
-    @pytest.fixture
-    def source(self, tmp_path):
-        datasets.DatasetDict({"train": dataset(0, 4), "test": dataset(4, 7)}).save_to_disk(tmp_path / "saved")
-        return huggingface.scan(str(tmp_path / "saved"), sequence_id="name")
-
-
 class TestObjects(FormatTests):
     @pytest.fixture
     def source(self):
@@ -128,12 +121,15 @@ class TestObjects(FormatTests):
 
 
 class TestEpisodes(FormatTests):
+    """Put together out of streams."""
+
     @pytest.fixture
-    def source(self):
+    def source(self, tmp_path):
         rows = {"episode": [0, 0, 1, 1, 1], "step": [1, 0, 2, 0, 1], "x": [1.0, 2.0, 3.0, 4.0, 5.0]}
         images = [{"bytes": png(number), "path": None} for number in range(5)]
         official = datasets.Dataset.from_dict({**rows, "image": images}).cast_column("image", Image())
-        return huggingface.scan(official, sequence_id="episode", steps="step")
+        official.save_to_disk(tmp_path / "saved", num_shards=2)
+        return huggingface.scan(str(tmp_path / "saved"), sequence_id="episode", steps="step")
 
 
 def test_folders_of_parquet(folder) -> None:

@@ -76,4 +76,7 @@ def parse(location: str, /) -> HubPlace:
     revision = unquote(revision)
     if (at and not revision) or _ODD.search(revision):
         raise ValueError(f"{location}: expected {_FORM}; {revision!r} is no branch, tag or commit.")
-    return HubPlace(repo=f"{owner}/{name}", revision=revision or None, path="/".join(path).strip("/"))
+    inner = "/".join(path).strip("/")
+    if inner and not {"", ".", ".."}.isdisjoint(inner.split("/")):
+        raise ValueError(f"{location}: expected {_FORM} without '..' and empty parts.")
+    return HubPlace(repo=f"{owner}/{name}", revision=revision or None, path=inner)
