@@ -58,6 +58,7 @@ _HOME = {
     "plan_relocation": "dataset.changing.relocating",
     "plan_splits": "dataset.reshaping",
     "prepare": "copies.preparing",
+    "push": "conversion.pushing",
     "ranks": "training.distributed",
     "relocate": "dataset.changing.relocating",
     "repack": "dataset.reshaping",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Transaction,
         Version,
     )
+    from seqlake.spec.column_types import ColumnType
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
     from seqlake.spec.unfolded import Unfolded
@@ -92,6 +93,14 @@ class ReadsFirst(Protocol):
 
     def first_read(self, path: str, starts: Ints, stops: Ints, /, *, size: int) -> tuple[Blob, list[memoryview]] | None:
         """Parts of a file of this size, and the file; None where it must be looked for. FileNotFoundError."""
+
+
+@runtime_checkable
+class PinsLocations(Protocol):
+    """A plug of stores whose locations may mean something else tomorrow, as a branch does."""
+
+    def pinned(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> str:
+        """The same location, which means what is there now for good; DatasetNotFoundError."""
 
 
 @runtime_checkable
@@ -525,6 +534,22 @@ class OpensInPlace(Protocol):
 
     def open(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> Readable:
         """All rows, which are sequences."""
+
+
+@runtime_checkable
+class TakesObjects(Protocol):
+    """Objects of another package are datasets of this format, too."""
+
+    def takes(self, source: object, /) -> bool:
+        """Whether `scan` takes an object in place of a location."""
+
+
+@runtime_checkable
+class TypesColumns(Protocol):
+    """Its files are Parquet, which may become a dataset as they are."""
+
+    def column_types(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> Mapping[str, ColumnType]:
+        """What its own metadata say that columns mean, where cells stay as they are."""
 
 
 @runtime_checkable

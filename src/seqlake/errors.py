@@ -15,6 +15,7 @@ SeqlakeError
 │   └── ColumnNotFoundError   (KeyError)            no column of that name, and the nearest one
 ├── QueryError                (ValueError)          SQL that cannot be used here
 ├── ReadOnlyError             (PermissionError)     the place cannot be written
+├── AccessDeniedError         (PermissionError)     a server wants a login, or refuses this one
 ├── DiskFullError             (OSError)             no space is left; errno says which kind
 ├── CommitConflictError                             what changed meanwhile, how to retry
 │   └── CommitUnknownError                          no answer: the log decides
@@ -181,6 +182,10 @@ class QueryError(SeqlakeError, ValueError):
 
 class ReadOnlyError(SeqlakeError, PermissionError):
     """The place cannot be written."""
+
+
+class AccessDeniedError(SeqlakeError, PermissionError):
+    """A server wants a login, or refuses the one that it was given; says how to get in."""
 
 
 class DiskFullError(SeqlakeError, OSError):

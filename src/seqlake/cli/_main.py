@@ -45,6 +45,7 @@ SUMMARIES = {
     "ls": "List sequences.",
     "merge": "Join several datasets into a new one.",
     "prepare": "Make training copies of videos: smaller pictures, beside the originals.",
+    "push": "Upload a dataset to the Hugging Face Hub.",
     "relocate": "Make references lead to another place, with their files or without.",
     "rename": "Give a column another name.",
     "repack": "Rewrite a dataset's shards into a new dataset.",

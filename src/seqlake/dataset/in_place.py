@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seqlake import plugins
-from seqlake.abilities import OpensInPlace, ability
+from seqlake.abilities import OpensInPlace, TakesObjects, ability
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
 from seqlake.files.stores import open_store
 from seqlake.protocols import Version
@@ -138,4 +138,13 @@ def matching(place: str, storage: Mapping[str, str] | None, /) -> InPlace | None
         plug = plugins.load("formats", name)
         if ability(plug, OpensInPlace) is not None and plug.matches(place, storage=storage):
             return InPlace(root=place, kind=name, storage=storage)
+    return None
+
+
+def taking(source: object, /) -> str | None:
+    """The format that scans an object of another package; None where none does."""
+    for name in plugins.names("formats"):
+        plug = ability(plugins.load("formats", name), TakesObjects)
+        if plug is not None and plug.takes(source):
+            return name
     return None

@@ -11,7 +11,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import grouping, media, plugins
-from seqlake.abilities import MayBeUntyped, OfALake, OpensUntyped, Removable, ScansRows, WritesSamples, ability
+from seqlake.abilities import (
+    MayBeUntyped,
+    OfALake,
+    OpensUntyped,
+    Removable,
+    ScansRows,
+    TypesColumns,
+    WritesSamples,
+    ability,
+)
 from seqlake.arguments import advice
 from seqlake.dataset import in_place
 from seqlake.dataset.reading import inference, plain
@@ -109,6 +118,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     # Table objects of other packages pass as they are.
     place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets, outside=allow_outside)
+    place = stores.pinned(place, storage=storage) if isinstance(place, str) else place
     table = _table(place, storage)
     if table is None and isinstance(place, str) and not lake_of(place):
         table = in_place.matching(place, storage)
@@ -230,6 +240,7 @@ def create(
         if problems := conforming.differences(wanted if lake is None else lake.held(wanted), present.schema):
             raise SchemaMismatchError(f"The dataset at {place} has other columns:\n" + "\n".join(problems))
         return present
+    stores.refuse_pinned(place)
     conforming.refuse_broken(wanted)
     plug = plugins.load("tables", lake_of(place) or "standalone")
     try:
@@ -357,9 +368,8 @@ def _scanned(
                 return _shown_by(readable, options, what="An open dataset"), False
             shards = [innermost(shard) for shard in readable.shards()]
             return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
-        table = lake_table(source, storage)
-        return (table.snapshot(), True) if table is not None else (plain.scan_table(source, **options), False)
-    place = place_of(source)
+        return _scanned_object(source, storage, options, asked)
+    place = stores.pinned(place_of(source), storage=storage)
     given = {**options, **({} if storage is None else {"storage": storage})}
     if name not in {None, "parquet"}:
         return _scanned_as(str(name), place, given, asked), False
@@ -381,6 +391,17 @@ def _scanned(
             hint="If you know the format, name it: scan(..., format=...) says what is wrong with it.",
         )
     return _plain_files(place, storage, **options), True
+
+
+def _scanned_object(
+    source: object, storage: Mapping[str, str] | None, options: Mapping[str, Any], asked: dict[str, Any]
+) -> tuple[Any, bool]:
+    """The same of what another package holds: a dataset, a table of a lake, rows in memory."""
+    name = in_place.taking(source)
+    if name is not None:
+        return _scanned_as(name, source, {**options, **({} if storage is None else {"storage": storage})}, asked), False
+    table = lake_table(source, storage)
+    return (table.snapshot(), True) if table is not None else (plain.scan_table(source, **options), False)
 
 
 def _shown_by(rows: Readable, options: Mapping[str, Any], *, what: str) -> Readable:
@@ -413,7 +434,7 @@ def _scanned_table(place: str, storage: Mapping[str, str] | None) -> Any:
     return _table(place, storage) if lake is None else lake
 
 
-def _scanned_as(name: str, place: str, options: Mapping[str, Any], asked: dict[str, Any]) -> Any:
+def _scanned_as(name: str, place: object, options: Mapping[str, Any], asked: dict[str, Any]) -> Any:
     format_ = plugins.load("formats", name)
     takes = plugins.options_of(format_.scan)
     options = {**options, **{option: asked.pop(option) for option in [*asked] if option in takes}}
@@ -484,8 +505,11 @@ def init_there(
         raise DatasetExistsError(
             f"{place} has a {METADATA} already.", path=place, hint="Open it with sl.open, or edit that file."
         )
-    if format_of(place, storage) is not None:
-        raise not_a_dataset(place, storage)
+    if (other := format_of(place, storage)) is not None:
+        typed = ability(plugins.load("formats", other), TypesColumns)
+        if typed is None:
+            raise not_a_dataset(place, storage)
+        known = {**typed.column_types(place, storage=storage), **known}
     metadata = inference.infer(_plain_files(place, storage), known)
     if not dry_run:
         store.put(METADATA, metadata.to_json().encode(), if_absent=True)
@@ -554,6 +578,7 @@ def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str
     place = place_of(location)
     if lake_of(place):
         return
+    stores.refuse_pinned(place)
     if locations.is_local(place):  # no link is followed to say whether a folder is free
         path = locations.local_path(place)
         outer = next((one for one in path.parents if any((one / name).exists() for name in (METADATA, _DELTA))), None)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 HOSTS, BUCKETS, OUTSIDE = "allow_hosts", "allow_buckets", "allow_outside"
 ANYWHERE = {OUTSIDE: "true"}
 """For a look at what is there, before anything of it is read."""
+HUB = "hf"
+"""The scheme of datasets on the Hugging Face Hub: what a bucket is elsewhere is one of them there."""
 _WEB = {"http", "https"}
 _LOCAL = (
     ipaddress.IPv6Network("64:ff9b:1::/48"),
@@ -95,7 +97,7 @@ def refuse_bucket(location: str, storage: Mapping[str, str] | None, /, *, named_
     if kind in {"file", *_WEB} or (kind, place) == _place(named_by):
         return
     if said is None:
-        if kind in locations.OBJECT_STORES or kind not in plugins.names("stores"):
+        if kind in {*locations.OBJECT_STORES, HUB} or kind not in plugins.names("stores"):
             return
         raise UnsafeReferenceError(
             f"{locations.redacted(location)} is in a store of scheme {kind!r}, and a dataset that lies elsewhere names "
@@ -169,6 +171,8 @@ def _plain(host: str) -> str:
 
 def _bucket(name: str) -> str:
     kind, place = kind_of(locations.scheme(name)) if "://" in name else "", name.rpartition("://")[2].rstrip("/")
+    if kind == HUB and place.count("/") == 2 and "," not in place:
+        return f"{kind}://{place}"
     if not place or "/" in place or "," in place or kind in _WEB:
         raise ValueError(f"allow_buckets takes buckets, as 'films' or 's3://films', found {name!r}.")
     return f"{kind}://{place}" if kind else place
@@ -177,4 +181,7 @@ def _bucket(name: str) -> str:
 def _place(location: str) -> tuple[str, str]:
     """Scheme and bucket; the names that one cloud has for itself are one."""
     kind = locations.scheme(location)
-    return ("file", "") if kind == "file" else (kind_of(kind), location.partition("://")[2].partition("/")[0])
+    rest = location.partition("://")[2]
+    if kind == HUB:  # datasets/owner/name, at whichever revision
+        return HUB, "/".join(rest.split("/")[:3]).partition("@")[0]
+    return ("file", "") if kind == "file" else (kind_of(kind), rest.partition("/")[0])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake import plugins
-from seqlake.abilities import HasLinks, ability
-from seqlake.errors import CorruptFileError
+from seqlake.abilities import HasLinks, PinsLocations, ability
+from seqlake.errors import CorruptFileError, ReadOnlyError
 from seqlake.files import fence, locations
 from seqlake.files.allowed import OUTSIDE, refuse_bucket, trusting
 from seqlake.files.blobs import LocalBlob, MemoryBlob
@@ -30,8 +30,10 @@ __all__ = [
     "list_without_links",
     "open_blob",
     "open_store",
+    "pinned",
     "read_all",
     "refuse_links",
+    "refuse_pinned",
 ]
 
 _WEB = {"http", "https"}
@@ -114,6 +116,41 @@ def _remote(root: str, storage: Mapping[str, str] | None) -> Store:
     from seqlake.files.remote import ObjectStore  # for the same reason
 
     return ObjectStore(root, storage=storage)
+
+
+def pinned(location: str, /, *, storage: Mapping[str, str] | None = None) -> str:
+    """A location as it means the same tomorrow, where its store knows revisions; any other as it is.
+
+    Args:
+        location: Absolute.
+        storage: As for `open_store`.
+
+    Raises:
+        DatasetNotFoundError: The store knows nothing there.
+    """
+    plug = _pinning(location)
+    return location if plug is None else plug.pinned(location, storage=storage)
+
+
+def refuse_pinned(location: str, /) -> None:
+    """Refuse to write into a store that has revisions, where files are not written one by one.
+
+    Raises:
+        ReadOnlyError: It is one.
+    """
+    if _pinning(location) is not None:
+        raise ReadOnlyError(
+            f"{locations.redacted(location)} is in a store of revisions, where files are not written one by one.",
+            path=locations.redacted(location),
+            hint="Write to a folder, then push it: sl.push(FOLDER, 'hf://datasets/owner/name'), `seqlake push`.",
+        )
+
+
+def _pinning(location: str) -> PinsLocations | None:
+    kind = locations.scheme(location)
+    if kind in {"file", *_WEB, *locations.OBJECT_STORES} or kind not in plugins.names("stores"):
+        return None
+    return ability(plugins.load("stores", kind), PinsLocations)
 
 
 def _mapped(options: Storage) -> bool:

@@ -36,6 +36,9 @@ _AGAIN = {408, 425, 429, 500, 502, 503, 504}
 _MOST_WHOLE = 256 << 20  # of a server that cannot serve ranges
 _PATIENCE = 300.0  # seconds for one answer, of 16 MiB at most or of a whole file: a server that trickles is none
 _CHUNK = 1 << 20
+_LONGEST_WAIT = 60.0  # seconds, that a server may ask for before it is asked again
+HEADERS = {"Accept-Encoding": "identity", "User-Agent": "seqlake"}
+"""What every request says."""
 
 
 def misspelled(location: str, /) -> str:
@@ -159,16 +162,17 @@ def _connected(host: str, port: int, timeout: Any, storage: Storage) -> socket.s
     raise problem or OSError(f"{host} has no address")
 
 
-class _AnyHost(urllib.request.HTTPRedirectHandler):
+class AnyHost(urllib.request.HTTPRedirectHandler):
     """Follows a redirect to any web server that may be asked."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """The request that follows; UnsafeReferenceError where it leads to no web server."""
         if why := misspelled(newurl):
             raise UnsafeReferenceError(f"{redacted(req.full_url)} sends its readers to no address: {why}.")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-class _SameHost(_AnyHost):
+class _SameHost(AnyHost):
     """Follows a redirect within its host, and from http to https."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
@@ -207,7 +211,7 @@ class WebBlob:
         self._storage = storage if isinstance(storage, Storage) else Storage(storage)
         self._whole: memoryview | None = None
         with self._answer({"Range": "bytes=0-0"}) as answer:
-            self.size = _total(answer)
+            self.size = total_of(answer)
             self._tag = _tag(answer)
 
     @property
@@ -235,7 +239,7 @@ class WebBlob:
             _wait(attempt)
             try:
                 with self._answer({"Range": f"bytes={start}-{stop - 1}"}) as answer:
-                    if _tag(answer) != self._tag or _total(answer) != self.size:
+                    if not self.is_same(answer):
                         raise self._changed()
                     if answer.status == 206:
                         self._refuse_another_part(answer, start, stop)
@@ -262,23 +266,20 @@ class WebBlob:
 
     def _answer(self, headers: Mapping[str, str]) -> Any:
         """An open answer; waits and asks again where the server says that it is busy."""
-        redirects = _AnyHost if self._storage.allows("allow_redirects") else _SameHost
-        opener = opener_of(self._storage, redirects())
-        request = urllib.request.Request(  # noqa: S310 - stores.open_blob dispatches http and https alone
-            web_url(self.location), headers={**headers, "Accept-Encoding": "identity", "User-Agent": "seqlake"}
-        )
-        place = redacted(self.location)
+        opener = opener_of(self._storage, self.redirects())
+        place, wait = redacted(self.location), 0.0
         for attempt in range(_ATTEMPTS):
-            _wait(attempt)
+            _wait(attempt, least=wait)
             last = attempt == _ATTEMPTS - 1
             try:
-                return opener.open(request, timeout=_TIMEOUT)
+                return opener.open(self.request(headers), timeout=_TIMEOUT)
             except urllib.error.HTTPError as error:
                 if error.code == 416 and error.headers.get("Content-Range", "").endswith("/0"):
                     return error  # an empty file has no first byte
                 with error:
-                    if error.code not in _AGAIN or last:
-                        raise _refusal(error.code, place) from None
+                    if not self.again(error) or last:
+                        raise self.refusal(error) from None
+                    wait = _asked_to_wait(error)
             except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
                 reason = getattr(error, "reason", error)
                 if isinstance(reason, SeqlakeError):
@@ -286,6 +287,28 @@ class WebBlob:
                 if last:
                     raise OSError(5, f"the server does not answer ({reason})", place) from None
         raise AssertionError("unreachable")  # pragma: no cover
+
+    def request(self, headers: Mapping[str, str], /) -> urllib.request.Request:
+        """What is asked for, with these headers besides."""
+        return urllib.request.Request(  # noqa: S310 - stores.open_blob dispatches http and https alone
+            web_url(self.location), headers={**headers, **HEADERS}
+        )
+
+    def redirects(self) -> urllib.request.HTTPRedirectHandler:
+        """Which redirects are followed."""
+        return AnyHost() if self._storage.allows("allow_redirects") else _SameHost()
+
+    def again(self, answer: urllib.error.HTTPError, /) -> bool:
+        """Whether an answer that refuses may be another one in a moment."""
+        return answer.code in _AGAIN
+
+    def refusal(self, answer: urllib.error.HTTPError, /) -> OSError:
+        """The error that an answer means."""
+        return _refusal(answer.code, redacted(self.location))
+
+    def is_same(self, answer: Any, /) -> bool:
+        """Whether an answer is of the file that was seen first."""
+        return bool(_tag(answer) == self._tag and total_of(answer) == self.size)
 
     def _refuse_another_part(self, answer: Any, start: int, stop: int) -> None:
         """Other bytes than were asked for are no answer, however many they are."""
@@ -372,16 +395,22 @@ class WebStore:
         return f"WebStore({redacted(self.root)!r})"
 
 
-def _wait(attempt: int) -> None:
+def _wait(attempt: int, *, least: float = 0.0) -> None:
     if attempt:
-        time.sleep(0.1 * 4 ** (attempt - 1))
+        time.sleep(max(0.1 * 4 ** (attempt - 1), least))
+
+
+def _asked_to_wait(answer: urllib.error.HTTPError) -> float:
+    """The seconds that a busy server asks for, within reason."""
+    asked = str(answer.headers.get("Retry-After") or "")
+    return min(float(asked), _LONGEST_WAIT) if re.fullmatch(r"[0-9]{1,6}", asked) else 0.0
 
 
 def _tag(answer: Any) -> str:
     return str(answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
 
 
-def _total(answer: Any) -> int:
+def total_of(answer: Any, /) -> int:
     """The size of the whole file, as the head of an answer says."""
     match = re.search(r"/(\d+)$", answer.headers.get("Content-Range", ""))
     length = match.group(1) if match else answer.headers.get("Content-Length")

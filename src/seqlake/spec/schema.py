@@ -112,6 +112,30 @@ def is_binary(kind: pa.DataType, /) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
+def plain_type(kind: pa.DataType, /) -> pa.DataType:
+    """The type that all engines share for the same cells: no dictionaries, no large or view types, no extensions.
+
+    Example:
+        >>> plain_type(pa.large_list(pa.dictionary(pa.int8(), pa.large_string())))
+        ListType(list<item: string>)
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if is_text(kind):
+        return pa.string()
+    if is_binary(kind):
+        return pa.binary()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(plain_type(kind.value_type), kind.list_size)
+    if is_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind])
+    return kind
+
+
 def comparable(schema: pa.Schema, /) -> pa.Schema:
     """An Arrow schema without what differs from reader to reader: child names, views, spellings of UTC."""
     return pa.schema([pa.field(f.name, _comparable(f.type), nullable=f.nullable) for f in schema])

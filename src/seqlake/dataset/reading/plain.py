@@ -20,7 +20,7 @@ from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.scanned import ScannedDataset
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import ID, Schema, is_binary, is_list, is_text
+from seqlake.spec.schema import ID, Schema, is_list, is_text, plain_type
 from seqlake.versions import folders
 
 if TYPE_CHECKING:
@@ -175,23 +175,7 @@ def declared(column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None) 
 
 def normalized(schema: pa.Schema) -> pa.Schema:
     """The same columns in the plain types that all engines share."""
-    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
-    if is_text(kind):
-        return pa.string()
-    if is_binary(kind):
-        return pa.binary()
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_plain_type(kind.value_type), kind.list_size)
-    if is_list(kind):
-        return pa.list_(_plain_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
-    return kind
+    return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
 def _agree(expected: pa.Schema, actual: pa.Schema, *, first: str, path: str) -> None:
