@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import Checked, Discards, KeepsFiles, Renews, ability, storage_of
+from seqlake.abilities import Checked, Discards, KeepsFiles, OpensFiles, Renews, ability, storage_of
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing import conforming, splitting
@@ -208,6 +208,7 @@ def convert(
             storage=storage,
             source_storage=storage_of(readable),
             known=known,
+            inside=ability(readable, OpensFiles),
             files="copy" if files is None or files == "split" else files,
             shape=ShardShape(
                 rows=rows_per_shard,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pyarrow as pa
 
-from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, ability
+from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, OpensFiles, ability
 from seqlake.dataset import progress
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.streaming import one_shard
@@ -43,7 +43,7 @@ from seqlake.windows.clock import dataset_clock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from seqlake.protocols import Copied, Readable, Shard
+    from seqlake.protocols import Blob, Copied, Readable, Shard
     from seqlake.spec.alignment import Clock
 
 
@@ -164,6 +164,7 @@ def _rows(selection: Excerpt, depth: Depth, reported: set[str]) -> Iterator[Find
         allow_outside=selection.allow_outside,
         packets=selection.access.kept_packets,
         copied={},
+        opened=_within(source),
         reported=frozenset(reported),
     )
     with ExitStack() as stack:
@@ -185,6 +186,11 @@ def _rows(selection: Excerpt, depth: Depth, reported: set[str]) -> Iterator[Find
 def _copied(source: Readable, shard: str) -> Mapping[str, Copied]:
     known = ability(source, KeepsFiles)
     return {} if known is None else known.copied(shard)
+
+
+def _within(source: Readable) -> Callable[[str], Blob | None]:
+    known = ability(source, OpensFiles)
+    return (lambda _: None) if known is None else known.file_within
 
 
 def _clock(source: Readable) -> Clock:

@@ -21,6 +21,7 @@ from seqlake.spec.schema import is_list, list_levels, without_views
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from seqlake.formats.lerobot.lance import FrameReader, FrameRows
     from seqlake.formats.lerobot.metadata import LeRobotFeature
     from seqlake.protocols import Blob, Ints
     from seqlake.shards.parquet.reader import ParquetReader
@@ -35,7 +36,8 @@ class DataFile:
 
     Attributes:
         path: Below the root.
-        blob: The file; None where it is not there.
+        blob: The file; None where it is not there, or `frames` stand for it.
+        frames: Its rows where they lie in a table.
         rows: Rows of the shard, ascending.
         alone: It is one episode's own file, as in v2.x.
     """
@@ -44,6 +46,35 @@ class DataFile:
     blob: Blob | None
     rows: Ints
     alone: bool
+    frames: FrameRows | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it, about."""
+        return self.frames.nbytes if self.frames is not None else 0 if self.blob is None else self.blob.size
+
+    @property
+    def identity(self) -> object:
+        """Other bytes, other value."""
+        if self.frames is not None:
+            return self.frames.start, self.frames.stop, self.frames.keys
+        return self.blob and (self.blob.location, self.blob.size, self.blob.token)
+
+    def open(self) -> ParquetReader | FrameReader:
+        """A reader of its rows.
+
+        Raises:
+            MissingFileError: It is not there.
+        """
+        if self.frames is not None:
+            return self.frames.open()
+        if self.blob is None:
+            raise MissingFileError(
+                f"The data file {self.path} is not there.",
+                path=self.path,
+                hint="The folder was copied in part: fetch it again, or leave out its episodes with where().",
+            )
+        return parquet.open(self.blob)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +133,7 @@ class EpisodeReader(ScannedReader):
         self._file = np.zeros(len(numbers), np.int64)
         for number, file in enumerate(files):
             self._file[file.rows] = number
-        self._open: tuple[int, ParquetReader, dict[int, tuple[int, int]]] | None = None
+        self._open: tuple[int, ParquetReader | FrameReader, dict[int, tuple[int, int]]] | None = None
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T of a column of steps, as the list of episodes says; None for others."""
@@ -145,22 +176,16 @@ class EpisodeReader(ScannedReader):
             except (CorruptFileError, MissingFileError) as error:
                 yield file.path, error.message
 
-    def _opened(self, number: int) -> tuple[ParquetReader, dict[int, tuple[int, int]]]:
+    def _opened(self, number: int) -> tuple[ParquetReader | FrameReader, dict[int, tuple[int, int]]]:
         """A file, and where each episode lies in it: (first row, one behind the last)."""
         if self._open is None or self._open[0] != number:
             self.close()
             file = self._files[number]
-            if file.blob is None:
-                raise MissingFileError(
-                    f"The data file {file.path} is not there.",
-                    path=file.path,
-                    hint="The folder was copied in part: fetch it again, or leave out its episodes with where().",
-                )
-            reader = parquet.open(file.blob)
+            reader = file.open()
             self._open = (number, reader, self._runs(file, reader))
         return self._open[1], self._open[2]
 
-    def _runs(self, file: DataFile, reader: ParquetReader) -> dict[int, tuple[int, int]]:
+    def _runs(self, file: DataFile, reader: ParquetReader | FrameReader) -> dict[int, tuple[int, int]]:
         if EPISODE not in reader.schema.names:
             if file.alone:
                 return {int(self._numbers[file.rows[0]]): (0, reader.rows)}
