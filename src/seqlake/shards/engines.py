@@ -572,8 +572,16 @@ class EngineReader:
         if table.num_rows != rows:
             raise _changed(self.blob, f"{table.num_rows} rows instead of {rows}")
         batch = takeable(table.combine_chunks().to_batches()[0].select(names))
-        arrays = [array.cast(self.schema.field(name).type) for name, array in zip(names, batch.columns, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in names]))
+        fields = [self.schema.field(name) for name in names]
+        arrays = [_cast(array, field.type) for field, array in zip(fields, batch.columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """As the schema has it; pyarrow's own cast tears lists of structs that have a field without a type."""
+    if array.type == kind:
+        return array
+    return pa.array(array.to_pylist(), kind) if "null" in str(kind) else array.cast(kind)
 
 
 @contextmanager

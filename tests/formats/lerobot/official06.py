@@ -6,6 +6,7 @@ OUT/truth.pkl what the package gives for each step of it.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
@@ -68,6 +69,7 @@ def annotated(root: Path) -> None:
     from lerobot.annotations.steerable_pipeline.reader import iter_episodes
     from lerobot.annotations.steerable_pipeline.staging import EpisodeStaging
     from lerobot.annotations.steerable_pipeline.writer import LanguageColumnsWriter
+    from lerobot.datasets.language import language_feature_info
 
     staging = root.parent / f"{root.name}-staging"
     records = list(iter_episodes(root))
@@ -82,9 +84,14 @@ def annotated(root: Path) -> None:
             ],
         )
         EpisodeStaging(staging, record.episode_index).write(
-            "interjections", [{**row, "role": "user", "content": "wait", "style": "interjection", "timestamp": times[2]}]
+            "interjections",
+            [{**row, "role": "user", "content": "wait", "style": "interjection", "timestamp": times[2]}],
         )
     LanguageColumnsWriter().write_all(records, staging, root)
+    place = root / "meta" / "info.json"
+    info = json.loads(place.read_text())
+    info["features"] |= language_feature_info()  # as the package's own pipeline says it
+    place.write_text(json.dumps(info))
 
 
 def items(dataset: Any) -> list[dict[str, Any]]:

@@ -49,6 +49,7 @@ class LeRobotDataset:
         download_videos: Not used.
         video_backend: Not used: frames are decoded by PyAV.
         return_uint8: Frames as uint8 0 to 255 instead of float32 0 to 1: a quarter of the bytes.
+        depth_output_unit: Of depth maps, float32 [1, height, width]: `"mm"`, rounded, or `"m"`; as lerobot 0.6 has it.
 
     Attributes:
         meta: What `meta/` holds.
@@ -82,6 +83,7 @@ class LeRobotDataset:
         video_backend: str | None = None,
         *,
         return_uint8: bool = False,
+        depth_output_unit: str = "mm",
     ) -> None:
         del force_cache_sync, download_videos
         location = folder_of(repo_id, root)
@@ -94,6 +96,9 @@ class LeRobotDataset:
         self.delta_timestamps = None if delta_timestamps is None else dict(delta_timestamps)
         self.tolerance_s = tolerance_s
         self.return_uint8 = return_uint8
+        if depth_output_unit not in {"m", "mm"}:
+            raise ValueError(f"depth_output_unit: expected 'm' or 'mm', found {depth_output_unit!r}.")
+        self.depth_output_unit = depth_output_unit
         self.meta = LeRobotDatasetMetadata.of(rows, self.repo_id)
         self.episodes = None if episodes is None else [int(one) for one in episodes]
         self._rows = rows
@@ -255,10 +260,7 @@ class LeRobotDataset:
     def _tensor(self, values: Any, feature: LeRobotFeature, asked: list[int] | None) -> Any:
         """[N, W, ...] as the official class has them: float32, int64 or bool; without W where no window was wanted."""
         if feature.stored in {"image", "video"}:
-            values = np.moveaxis(values, -1, -3)
-            frames = self._plain(values)
-            if not self.return_uint8:
-                frames = frames.float().div_(255 if values.dtype == np.uint8 else 1)
+            frames = self._frames(np.moveaxis(values, -1, -3))
             # A video's window of one frame has no axis of its own there, an image's has.
             alone = asked is None or (feature.stored == "video" and len(asked) == 1)
             return frames[:, 0] if alone else frames
@@ -269,6 +271,15 @@ class LeRobotDataset:
         shape = () if feature.shape == (1,) else feature.shape
         tensor = self._plain(values.reshape(*values.shape[:2], *shape))
         return tensor[:, 0] if asked is None else tensor
+
+    def _frames(self, values: Any) -> Any:
+        """[..., channels, height, width] as the official class has them; depth, which is metres here, in its unit."""
+        if values.dtype != np.uint8:
+            metres = values.astype(np.float32, copy=False)
+            millimetres = self.depth_output_unit == "mm"
+            return self._plain(np.rint(metres * np.float32(1000)).clip(0, 65535) if millimetres else metres)
+        frames = self._plain(values)
+        return frames if self.return_uint8 else frames.float().div_(255)
 
     def _plain(self, values: Any) -> Any:
         return require("torch", extra="torch").from_numpy(np.ascontiguousarray(values))

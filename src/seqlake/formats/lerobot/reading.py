@@ -266,7 +266,7 @@ class EpisodeReader(ScannedReader):
             return _numbers(cells, feature, kind)
         if feature.stored == "image":
             return self._images(cells)
-        return cells.cast(kind)
+        return _told(cells, kind) if feature.stored == "language" else cells.cast(kind)
 
     def _images(self, cells: pa.Array) -> pa.Array:
         if not pa.types.is_struct(cells.type):
@@ -325,8 +325,16 @@ def _numbers(cells: pa.Array, feature: LeRobotFeature, kind: pa.DataType) -> pa.
     return cells if not is_list(kind) else pa.FixedSizeListArray.from_arrays(cells, type=kind)
 
 
+def _told(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    """[steps] what is said of each: few and deep, so that Arrow's own casts and joins of such types are done without."""
+    try:
+        return pa.array(cells.to_pylist(), kind)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise _MisfitError(f"steps are {cells.type}, where {kind} is expected: {error}") from None
+
+
 def _joined(chunks: list[pa.Array], kind: pa.DataType, count: int) -> pa.Array:
-    joined = pa.concat_arrays(chunks) if chunks else pa.array([], kind)
+    joined = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], kind)
     if len(joined) != count:
         raise _MisfitError(f"{len(joined)} steps were read of {count}")
     return joined
@@ -356,8 +364,21 @@ def step_type(feature: LeRobotFeature, stored: pa.DataType | None, /) -> pa.Data
     if feature.stored == "image":
         return pa.binary()
     if feature.stored == "language" and stored is not None:
-        return without_views(stored)
+        return _spoken(without_views(stored))
     return None
+
+
+def _spoken(kind: pa.DataType, *, name: str = "") -> pa.DataType:
+    """A type of language columns, with texts where a file that has none says nothing of their type."""
+    if pa.types.is_null(kind):
+        return pa.list_(pa.string()) if name == "tool_calls" else pa.string()
+    if isinstance(kind, pa.BaseExtensionType):
+        return _spoken(kind.storage_type)
+    if is_list(kind):
+        return pa.list_(_spoken(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _spoken(field.type, name=field.name)) for field in kind])
+    return kind
 
 
 def ids_of(numbers: Ints, /) -> pa.Array:
