@@ -57,7 +57,10 @@ def written(kind: Any, root: Path, *, stills: bool, seed: int = 0) -> None:
                 "observation.state": rng.normal(size=6).astype(np.float32),
                 "action": rng.normal(size=3).astype(np.float32),
                 "pose": rng.normal(size=(2, 3)).astype(np.float32),
-                **{RGB: picture, DEPTH: depth, STILL: picture, DEEP: depth},
+                RGB: picture,
+                DEPTH: depth,
+                STILL: picture,
+                DEEP: depth,
             }
             dataset.add_frame({name: values[name] for name in declared} | {"task": f"task {number % 2}"})
         dataset.save_episode()

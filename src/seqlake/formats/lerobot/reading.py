@@ -326,7 +326,7 @@ def _numbers(cells: pa.Array, feature: LeRobotFeature, kind: pa.DataType) -> pa.
 
 
 def _told(cells: pa.Array, kind: pa.DataType) -> pa.Array:
-    """[steps] what is said of each: few and deep, so that Arrow's own casts and joins of such types are done without."""
+    """[steps] what is said of each: few and deep, so Arrow's own casts of such types are done without."""
     try:
         return pa.array(cells.to_pylist(), kind)
     except (pa.ArrowException, TypeError, ValueError) as error:
