@@ -320,11 +320,28 @@ class KeepsFiles(Protocol):
 
 
 @runtime_checkable
+class OpensFiles(Protocol):
+    """Files that its rows name lie inside of others, as videos in a Lance table of LeRobot."""
+
+    def file_within(self, reference: str, /) -> Blob | None:
+        """The bytes of one; None for any other reference."""
+
+
+@runtime_checkable
 class KeepsDerived(Protocol):
     """A place for what can be computed again, as `Table` has one."""
 
     def read_derived(self, name: str, /) -> bytes | None: ...
     def write_derived(self, name: str, data: bytes, /) -> None: ...
+
+
+@runtime_checkable
+class DecodedOnce(Protocol):
+    """Steps of its shards take long to decode, so loaders keep local copies that are read in place, also for later."""
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Of copies of all shards with all columns of steps, about."""
 
 
 @runtime_checkable

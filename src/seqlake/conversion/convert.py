@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import Discards, KeepsFiles, Renews, ability, storage_of
+from seqlake.abilities import Discards, KeepsFiles, OpensFiles, Renews, ability, storage_of
 from seqlake.conversion.planning import LEAST_ENCODED, LEAST_PER_PART, PartTask, Plan, RowRange, plan
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by, taken_by
 from seqlake.dataset.opening import lake_of
@@ -266,6 +266,7 @@ def prepare(
             storage=storage,
             source_storage=storage_of(readable),
             known=known,
+            inside=ability(readable, OpensFiles),
             files="copy" if files is None or files == "split" else files,
             shape=ShardShape(
                 rows=given.get("rows_per_shard"),

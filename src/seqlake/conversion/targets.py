@@ -18,7 +18,7 @@ from seqlake.files.stores import list_without_links, open_store
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from seqlake.abilities import KeepsFiles
+    from seqlake.abilities import KeepsFiles, OpensFiles
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.writing.carrying import FilesMode
     from seqlake.dataset.writing.staging import ShardShape
@@ -57,6 +57,7 @@ class TableTarget:
         storage: Options of its store.
         source_storage: Options of the store that the source's files are copied from.
         known: What the source keeps of copied-in files.
+        inside: Opens files of the source that lie in others.
         shape: How shards are written.
         files: What happens to relative file references.
         pictures: Columns of images that the source has in another form.
@@ -70,6 +71,7 @@ class TableTarget:
     shape: ShardShape
     files: FilesMode
     known: KeepsFiles | None = field(default=None, repr=False)
+    inside: OpensFiles | None = field(default=None, repr=False)
     pictures: Pictures = field(default_factory=Pictures)
     split: Sequence[str] = ()
 
@@ -121,6 +123,7 @@ class TableTarget:
             files=self.files,
             storage=self.source_storage,
             known=self.known,
+            inside=self.inside,
             pictures=self.pictures,
             split=self.split,
         )

@@ -89,7 +89,7 @@ def without_list_views(array: pa.Array, /) -> pa.Array:
 
 
 def recast(array: pa.Array, kind: pa.DataType, /) -> pa.Array:
-    """As `array.cast(kind)`, but that of lists of nulls, which loses values in pyarrow.
+    """As `array.cast(kind)`, but of what has cells without a type, whose lists pyarrow's cast tears.
 
     Example:
         >>> recast(pa.array([[None, None]]), pa.list_(pa.field("element", pa.null()))).to_pylist()
@@ -97,12 +97,18 @@ def recast(array: pa.Array, kind: pa.DataType, /) -> pa.Array:
     """
     if array.type == kind:
         return array
-    inner = kind
-    while is_list(inner):
-        inner = inner.value_type
-    if not (pa.types.is_null(inner) and is_list(kind) and is_list(array.type)):
+    if not _has_nulls(kind):
         return array.cast(kind)
-    return listed(list_lengths(array), recast(array.flatten(), kind.value_type), kind)
+    if is_list(kind) and is_list(array.type) and not pa.types.is_struct(kind.value_type):
+        return listed(list_lengths(array), recast(array.flatten(), kind.value_type), kind)
+    return pa.array(array.to_pylist(), kind)
+
+
+def _has_nulls(kind: pa.DataType) -> bool:
+    """Whether cells, or parts of them, have no type."""
+    if pa.types.is_null(kind):
+        return True
+    return any(_has_nulls(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def list_lengths(array: pa.Array, /) -> Ints:

@@ -8,10 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from seqlake.abilities import DecodedOnce, ability
 from seqlake.arguments import bytes_of
+from seqlake.files.cache import user_folder
+from seqlake.training.shard_cache.folder import can_lock
 
 if TYPE_CHECKING:
     from os import PathLike
+
+    from seqlake.protocols import Readable
+
+_PART_OF_DISK = 10  # that what is kept unasked may take of it
+_DATASETS = 2  # of the largest size that find room there at the same time
 
 Fetch = Literal["auto", "range", "whole"]
 
@@ -72,6 +80,30 @@ def shared(cache: Cache | None, /, *, by: int) -> Cache:
     if cache.path is not None or cache.limit is not None:
         return cache
     return replace(cache, limit=cache.nbytes // by)
+
+
+def kept(source: Readable, /) -> Cache | None:
+    """The folder in the user's cache for local copies of shards that take long to decode; None where memory serves.
+
+    Nobody asked for it, so it is taken only where nothing can go wrong with it: all copies fit with room to spare, and
+    the folder can be written to and locked.
+
+    Args:
+        source: A dataset; only one with the ability `DecodedOnce` has such copies.
+    """
+    known, top = ability(source, DecodedOnce), user_folder()
+    if known is None or top is None:
+        return None
+    nbytes, folder = known.decoded_bytes, top / "shards"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        disk = shutil.disk_usage(folder)
+        limit = disk.total // _PART_OF_DISK
+        if _DATASETS * nbytes > limit or not can_lock(folder):
+            return None
+    except OSError:
+        return None
+    return Cache(folder, limit=limit) if _DATASETS * nbytes < disk.free else None
 
 
 def _counts_pages() -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from seqlake.abilities import Pinnable, ability
 from seqlake.training.batches import WindowAssembler
-from seqlake.training.cache import shared
+from seqlake.training.cache import kept, shared
 from seqlake.training.engine import OpenShards, TrainingEngine
 from seqlake.training.fetching.range_batches import RangeAssembler
 from seqlake.training.frames.batch import FrameStream
@@ -62,6 +62,8 @@ def named(settings: LoaderSettings, schema: Schema, /) -> LoaderSettings:
 def engine_of(source: Readable, settings: LoaderSettings, /) -> WindowEngine | RowEngine:
     """The engine of a dataset, which is pinned, and settings that name its columns."""
     by_row = isinstance(settings.window, Whole) and source.schema.id is None
+    if settings.cache is None:
+        settings = replace(settings, cache=kept(source))
     return RowEngine(source, settings) if by_row else WindowEngine(source, settings)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.abilities import HasStorage, HoldsFiles, KeepsFiles, ability
+from seqlake.abilities import HasStorage, HoldsFiles, KeepsFiles, OpensFiles, ability
 from seqlake.errors import SeqlakeError
 from seqlake.files.blobs import MemoryBlob, inline_location
 from seqlake.files.references import missing, open_reference
@@ -74,7 +74,8 @@ class MediaFiles:
         storage: Options of the store; never printed.
         allow_outside: References may lead out of the root.
         kept: Finds the packet indexes that a table keeps of a file; None where nothing keeps any.
-        copied: Opens a file that was copied in through the table's own store, and gives None for any other.
+        copied: Opens a file that was copied in through the table's own store, or lies in another file; gives None for
+            any other.
     """
 
     root: str
@@ -87,12 +88,13 @@ class MediaFiles:
     def of(cls, source: Readable, /) -> MediaFiles:
         """Of a dataset or selection, which know their storage and indexes, or of anything readable, which need not."""
         place, table = ability(source, HasStorage), ability(source, KeepsFiles)
+        within = ability(source, OpensFiles)
         return cls(
             root=source.root,
             storage=None if place is None else place.storage,
             allow_outside=place is not None and place.allow_outside,
             kept=None if table is None else table.kept_packets,
-            copied=None if table is None else table.copied_file,
+            copied=table.copied_file if table is not None else None if within is None else within.file_within,
         )
 
     def source(self, reference: str, column: ColumnType, /, *, data: bytes | Blob | None = None) -> Source:

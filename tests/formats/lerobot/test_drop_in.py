@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from seqlake.compat.lerobot import LeRobotDataset, LeRobotDatasetMetadata
 from seqlake.errors import ColumnNotFoundError, DatasetNotFoundError, InvalidMetadataError
+from seqlake.formats.lerobot.reading import EpisodeReader
 
 from . import by_hand
 from .by_hand import CAM, FPS, Recorded
@@ -151,6 +153,93 @@ def test_damaged_statistics_are_refused(episodes: list[Recorded], tmp_path: Path
     (root / "meta/stats.json").write_text(text)
     with pytest.raises(InvalidMetadataError, match="stats"):
         _ = LeRobotDatasetMetadata(root=root).stats
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_give_what_this_process_gives(episodes: list[Recorded], tmp_path: Path, context: str) -> None:
+    root = by_hand.write(tmp_path / "arm", episodes, "v3.0")
+    dataset = LeRobotDataset(root=root, delta_timestamps={"action": [0.0, 0.1], CAM: [0.0]})
+    expected = [dataset[number] for number in range(12)]  # it was used before: nothing of that travels
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.Subset(dataset, range(12)), batch_size=4, num_workers=2, multiprocessing_context=context
+    )
+    for number, batch in enumerate(loader):
+        stacked = torch.utils.data.default_collate(expected[4 * number : 4 * number + 4])
+        for name, values in stacked.items():
+            assert batch[name] == values if isinstance(values, list) else torch.equal(batch[name], values), name
+
+
+def test_signals_are_decoded_once_and_kept_in_the_users_cache(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = shutil.copytree(folder, tmp_path / "arm")
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    times = {"action": [0.0, 0.1]}
+    before = LeRobotDataset(root=root, delta_timestamps=times).batch(range(45))
+    copies = sorted((cache / "seqlake" / "shards" / "shards").glob("*.parquet"))
+    assert copies
+
+    def refuse(reader: Any, wanted: list[str], schema: Any, rows: Any) -> Any:
+        assert "action" not in wanted, "The data file was decoded again."
+        return steps(reader, wanted, schema, rows)
+
+    steps = EpisodeReader._steps
+    with monkeypatch.context() as patch:
+        patch.setattr("seqlake.formats.lerobot.reading.EpisodeReader._steps", refuse)
+        again = LeRobotDataset(root=root, delta_timestamps=times).batch(range(45))
+    assert torch.equal(before["action"], again["action"])
+    shutil.rmtree(cache)  # nothing is lost
+    assert torch.equal(LeRobotDataset(root=root, delta_timestamps=times).batch(range(45))["action"], before["action"])
+    shutil.rmtree(cache)
+    cache.write_text("no folder")  # nor where there can be none
+    assert torch.equal(LeRobotDataset(root=root, delta_timestamps=times).batch(range(45))["action"], before["action"])
+
+
+def test_items_that_were_changed_or_moved_are_collated_as_they_are(folder: Path) -> None:
+    dataset = LeRobotDataset(root=folder, delta_timestamps={"action": [0.0, 0.1]})
+    collate = torch.utils.data.default_collate
+    plain = [dict(item) for item in dataset.__getitems__([3, 44, 0])]
+
+    def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+        values = [(one[name], other[name]) for name in other]
+        same = all(a == b if isinstance(b, list) else torch.equal(a, b) for a, b in values)
+        return list(one) == list(other) and same
+
+    items = dataset.__getitems__([3, 44, 0])
+    assert alike(collate(items), collate(plain))
+    assert alike(collate(items[::-1]), collate(plain[::-1]))
+    assert alike(collate(items[:2]), collate(plain[:2]))
+    assert alike(collate([items[0], items[0], items[0]]), collate([plain[0]] * 3))
+    items[1]["action"] = plain[1]["action"] = items[1]["action"] + 1
+    assert alike(collate(items), collate(plain))
+    items[0]["more"], plain[0]["more"] = 1, 1
+    for one, other in zip(items[1:], plain[1:], strict=True):
+        one["more"], other["more"] = 2, 2
+    assert alike(collate(items), collate(plain))
+    assert type(pickle.loads(pickle.dumps(items[0]))) is dict
+
+
+def doubled(one: Recorded) -> dict[str, Any]:
+    return {**one.values, "action": 2 * one.values["action"]}
+
+
+def test_a_changed_folder_is_decoded_anew(episodes: list[Recorded], tmp_path: Path) -> None:
+    root = by_hand.write(tmp_path / "arm", episodes, "v3.0")
+    assert torch.equal(LeRobotDataset(root=root)[0]["action"], torch.from_numpy(episodes[0].values["action"][0]))
+    shutil.rmtree(root)
+    by_hand.write(tmp_path / "arm", [replace(one, values=doubled(one)) for one in episodes], "v3.0")
+    assert torch.equal(LeRobotDataset(root=root)[1]["action"], 2 * torch.from_numpy(episodes[0].values["action"][1]))
+
+
+def test_frames_of_selected_episodes_are_found_by_their_index(folder: Path) -> None:
+    dataset = LeRobotDataset(root=folder, episodes=[3, 1])
+    numbers = dataset.absolute_to_relative_idx
+    assert numbers is not None
+    assert numbers == {int(dataset[number]["index"]): number for number in range(len(dataset))}
+    assert LeRobotDataset(root=folder).absolute_to_relative_idx is None
+    assert not dataset.meta.has_language_columns
+    assert dataset.meta.depth_keys == []
 
 
 def test_printing_helps(folder: Path) -> None:

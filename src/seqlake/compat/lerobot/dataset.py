@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.compat.lerobot.collating import items_of
 from seqlake.compat.lerobot.metadata import LeRobotDatasetMetadata, folder_of
 from seqlake.dataset.selection import Selection
 from seqlake.errors import ColumnNotFoundError
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
+    from seqlake.formats.lerobot.episodes import Episodes
     from seqlake.formats.lerobot.metadata import LeRobotFeature
+    from seqlake.protocols import Ints
     from seqlake.training.torch import WindowDataset
 
 Item = dict[str, Any]
 _TEXTS = frozenset({"text", "language"})
+_MOST_SAID = 1024  # cells of texts that a process keeps
 
 
 class LeRobotDataset:
@@ -49,6 +53,7 @@ class LeRobotDataset:
         download_videos: Not used.
         video_backend: Not used: frames are decoded by PyAV.
         return_uint8: Frames as uint8 0 to 255 instead of float32 0 to 1: a quarter of the bytes.
+        depth_output_unit: Of depth maps, float32 [1, height, width]: `"mm"`, rounded, or `"m"`; as lerobot 0.6 has it.
 
     Attributes:
         meta: What `meta/` holds.
@@ -82,6 +87,7 @@ class LeRobotDataset:
         video_backend: str | None = None,
         *,
         return_uint8: bool = False,
+        depth_output_unit: str = "mm",
     ) -> None:
         del force_cache_sync, download_videos
         location = folder_of(repo_id, root)
@@ -94,6 +100,9 @@ class LeRobotDataset:
         self.delta_timestamps = None if delta_timestamps is None else dict(delta_timestamps)
         self.tolerance_s = tolerance_s
         self.return_uint8 = return_uint8
+        if depth_output_unit not in {"m", "mm"}:
+            raise ValueError(f"depth_output_unit: expected 'm' or 'mm', found {depth_output_unit!r}.")
+        self.depth_output_unit = depth_output_unit
         self.meta = LeRobotDatasetMetadata.of(rows, self.repo_id)
         self.episodes = None if episodes is None else [int(one) for one in episodes]
         self._rows = rows
@@ -114,8 +123,13 @@ class LeRobotDataset:
         window = Window(columns, edges="clamp")
         return Loader(self._kept, window=window, batch_size=1, shuffle=False).dataset()
 
+    @cached_property
+    def _said(self) -> dict[tuple[str, str], Any]:
+        """Texts of episodes that were asked for, by column and episode."""
+        return {}
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_windows"}
+        return {name: value for name, value in self.__dict__.items() if name not in {"_windows", "_said"}}
 
     def _offsets(self) -> dict[str, list[int]] | None:
         """Steps for seconds, refused as the official class refuses them."""
@@ -167,6 +181,17 @@ class LeRobotDataset:
         return self.meta.total_episodes if self.episodes is None else len({*self.episodes})
 
     @property
+    def absolute_to_relative_idx(self) -> dict[int, int] | None:
+        """The `index` of each frame -> its number here; None where all episodes are selected."""
+        if self.episodes is None:
+            return None
+        listed = self._rows.files.episodes
+        first, length = listed.whole("dataset_from_index") if self._rows.info.shared else _firsts(listed), listed.length
+        kept = np.flatnonzero(np.isin(listed.index, self.episodes))
+        indices = np.concatenate([np.arange(first[row], first[row] + length[row]) for row in kept.tolist()])
+        return {index: number for number, index in enumerate(indices.tolist())}
+
+    @property
     def features(self) -> dict[str, dict[str, Any]]:
         """Name -> dtype, shape and names."""
         return self.meta.features
@@ -197,7 +222,7 @@ class LeRobotDataset:
             IndexError: There is no such frame.
         """
         whole = self._gathered([int(one) for one in indices])
-        items = [{name: values[place] for name, values in whole.items()} for place in range(len(indices))]
+        items = items_of(whole, len(indices))
         if self.image_transforms is not None:
             for item in items:
                 for name in self.meta.camera_keys:
@@ -255,10 +280,7 @@ class LeRobotDataset:
     def _tensor(self, values: Any, feature: LeRobotFeature, asked: list[int] | None) -> Any:
         """[N, W, ...] as the official class has them: float32, int64 or bool; without W where no window was wanted."""
         if feature.stored in {"image", "video"}:
-            values = np.moveaxis(values, -1, -3)
-            frames = self._plain(values)
-            if not self.return_uint8:
-                frames = frames.float().div_(255 if values.dtype == np.uint8 else 1)
+            frames = self._frames(np.moveaxis(values, -1, -3))
             # A video's window of one frame has no axis of its own there, an image's has.
             alone = asked is None or (feature.stored == "video" and len(asked) == 1)
             return frames[:, 0] if alone else frames
@@ -270,18 +292,51 @@ class LeRobotDataset:
         tensor = self._plain(values.reshape(*values.shape[:2], *shape))
         return tensor[:, 0] if asked is None else tensor
 
+    def _frames(self, values: Any) -> Any:
+        """[..., channels, height, width] as the official class has them; depth, which is metres here, in its unit."""
+        if values.dtype != np.uint8:
+            metres = values.astype(np.float32, copy=False)
+            millimetres = self.depth_output_unit == "mm"
+            return self._plain(np.rint(metres * np.float32(1000)).clip(0, 65535) if millimetres else metres)
+        frames = require("torch", extra="torch").from_numpy(values)
+        return frames.contiguous() if self.return_uint8 else self._divided(frames)
+
+    def _divided(self, frames: Any) -> Any:
+        """Frames between 0 and 1; in a worker of a `DataLoader` where the other process sees them, without a copy."""
+        torch = require("torch", extra="torch")
+        shape = torch.Size(frames.shape)
+        if require("torch.utils.data", extra="torch").get_worker_info() is None:
+            made = torch.empty(shape, dtype=torch.float32)
+        else:
+            storage = torch.UntypedStorage._new_shared(4 * shape.numel())  # noqa: SLF001 - torch's own collation does so
+            made = torch.tensor([], dtype=torch.float32).set_(storage, 0, shape)
+        made.copy_(frames)
+        return made.div_(255)
+
     def _plain(self, values: Any) -> Any:
         return require("torch", extra="torch").from_numpy(np.ascontiguousarray(values))
 
     def _texts(self, name: str, windows: Mapping[str, Any]) -> list[Any]:
         """[N] the text of each frame: windows hold none, so rows are asked."""
-        cells: dict[str, Any] = {}
-        for key in dict.fromkeys(windows["sequence_id"].tolist()):
-            cells[key] = self._kept[key][name]
-        return [
-            cells[key][step]
+        cells, wanted = self._said, dict.fromkeys(windows["sequence_id"].tolist())
+        for key in wanted:
+            if (name, key) not in cells:
+                cells[name, key] = self._kept[key][name]
+        said = [
+            cells[name, key][step]
             for key, step in zip(windows["sequence_id"].tolist(), windows["start"].tolist(), strict=True)
         ]
+        while len(cells) > _MOST_SAID:
+            del cells[next(iter(cells))]
+        return said
+
+
+def _firsts(listed: Episodes) -> Ints:
+    """[episodes] the first frame of each where all lie one after another in the order of their numbers."""
+    order = np.argsort(listed.index)
+    firsts = np.zeros(len(listed), np.int64)
+    firsts[order] = np.cumsum(listed.length[order]) - listed.length[order]
+    return firsts
 
 
 def _with_now(asked: list[int]) -> list[int]:

@@ -171,6 +171,18 @@ class LeRobotDatasetMetadata:
         return [name for name, one in self._info.features.items() if one.stored in {"image", "video"}]
 
     @property
+    def depth_keys(self) -> list[str]:
+        """Cameras of depth among both."""
+        flags = ("is_depth_map", "video.is_depth_map")
+        every = self._info.features
+        return [name for name in self.camera_keys if any(every[name].info.get(flag) is True for flag in flags)]
+
+    @property
+    def has_language_columns(self) -> bool:
+        """Whether steps carry annotations, which lerobot's own collation puts together."""
+        return any(one.stored == "language" for one in self._info.features.values())
+
+    @property
     def names(self) -> dict[str, Any]:
         """What the dimensions of each feature are called."""
         return {name: one.names for name, one in self._info.features.items()}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import HasIds, HoldsFiles, KeepsFiles, ability
+from seqlake.abilities import HasIds, HoldsFiles, KeepsFiles, OpensFiles, ability
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.cells import arrow_cell, flat_cell
 from seqlake.errors import SequenceNotFoundError
@@ -193,9 +193,12 @@ class Access:
         return {} if known is None else known.kept_packets(reference)
 
     def copied_file(self, reference: str, /) -> Blob | None:
-        """A file that was copied into the table, out of its own store; None for any other reference."""
+        """A file that was copied into the table, or lies in a file of another format; None for any other reference."""
         known = ability(self.source, KeepsFiles)
-        return None if known is None else known.copied_file(reference)
+        if known is not None:
+            return known.copied_file(reference)
+        within = ability(self.source, OpensFiles)
+        return None if within is None else within.file_within(reference)
 
     def clock(self, window: Window, files: MediaFiles, /) -> Clock:
         """The dataset's clock for a window; found once, since videos may have to be opened for it."""

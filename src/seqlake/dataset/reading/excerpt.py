@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.abilities import Checked, KeepsDerived, KeepsFiles, LengthsByShard, SaysMapping, ShardSizes, ability
+from seqlake.abilities import (
+    Checked,
+    DecodedOnce,
+    KeepsDerived,
+    KeepsFiles,
+    LengthsByShard,
+    OpensFiles,
+    SaysMapping,
+    ShardSizes,
+    ability,
+)
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.access import Access
 from seqlake.dataset.reading.sequence import SequenceView
@@ -155,7 +165,7 @@ class Excerpt:
 
     def ability(self, kind: type[Kind], /) -> Kind | None:
         """See `abilities.ability`: what the source keeps serves its excerpts, but no other shards than its own."""
-        if kind in {KeepsFiles, KeepsDerived, ShardSizes, SaysMapping}:
+        if kind in {KeepsFiles, KeepsDerived, ShardSizes, DecodedOnce, OpensFiles, SaysMapping}:
             return ability(self.source, kind)
         return self if isinstance(self, kind) else None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, ability
+from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, OpensFiles, ability
 from seqlake.dataset import progress
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.streaming import one_shard
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from seqlake.executors import Executor
-    from seqlake.protocols import Copied, Readable, Shard
+    from seqlake.protocols import Blob, Copied, Readable, Shard
     from seqlake.spec.alignment import Clock
     from seqlake.spec.rules.facts import CellFacts
 
@@ -275,6 +275,7 @@ def file_context(selection: Excerpt, reported: frozenset[str], /) -> FileContext
         allow_outside=selection.allow_outside,
         packets=selection.access.kept_packets,
         copied={},
+        opened=_within(selection.source),
         reported=reported,
     )
 
@@ -282,6 +283,11 @@ def file_context(selection: Excerpt, reported: frozenset[str], /) -> FileContext
 def _copied(source: Readable, shard: str) -> Mapping[str, Copied]:
     known = ability(source, KeepsFiles)
     return {} if known is None else known.copied(shard)
+
+
+def _within(source: Readable) -> Callable[[str], Blob | None]:
+    known = ability(source, OpensFiles)
+    return (lambda _: None) if known is None else known.file_within
 
 
 def _clock(source: Readable) -> Clock:

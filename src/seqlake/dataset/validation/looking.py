@@ -86,6 +86,7 @@ class FileContext:
         allow_outside: Whether references that leave the root are opened.
         packets: Gives the packet indexes that a table keeps of a file.
         copied: What a table knows of copied-in files, by path.
+        opened: Opens files that lie in a table of another format; None for any other.
         reported: Files that a finding was made about already.
         hashed: Whether the bytes of each copied-in file have changed, as far as it was found out.
     """
@@ -95,6 +96,7 @@ class FileContext:
     allow_outside: bool
     packets: Callable[[str], Mapping[int, bytes]]
     copied: Mapping[str, Copied]
+    opened: Callable[[str], Blob | None] = lambda _: None
     reported: frozenset[str] = frozenset()
     hashed: dict[str, bool] = field(default_factory=dict)
 
@@ -111,7 +113,8 @@ def blob_at(reference: str, place: FileContext, /) -> Blob | FileFacts | None:
                 return None  # not opened, and said from the reference alone
             why = f"a link leads to {location} outside the root; it is opened only with allow_outside=True"
             return FileFacts(name=repr(reference), trouble="outside", why=why)
-        blob: Blob = stores.open_blob(location, storage=place.storage, named_by=place.root)
+        inside = place.opened(reference)
+        blob: Blob = inside or stores.open_blob(location, storage=place.storage, named_by=place.root)
     except (FileNotFoundError, NotADirectoryError):
         return FileFacts(name=repr(reference), trouble="missing", why="no file is there")
     except UnsafeReferenceError as error:

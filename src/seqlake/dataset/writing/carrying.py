@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seqlake.abilities import KeepsFiles, ability
+from seqlake.abilities import KeepsFiles, OpensFiles, ability
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing.references import mapped, may_name, refers
@@ -41,6 +41,7 @@ class Carrier:
         mode: `copy`, `hardlink` (a copy where the file system cannot link) or `reference` (absolute locations).
         storage: Options of the store that the root lies in.
         known: What the source keeps of copied-in files: packet indexes, which are not made again, and digests.
+        inside: Opens files of the source that lie in others.
 
     Attributes:
         staging: Where the files go.
@@ -55,6 +56,7 @@ class Carrier:
         mode: FilesMode,
         storage: Mapping[str, str] | None = None,
         known: KeepsFiles | None = None,
+        inside: OpensFiles | None = None,
     ) -> None:
         if mode not in {"copy", "hardlink", "reference"}:
             raise ValueError(f"files is 'copy', 'hardlink' or 'reference', found {mode!r}.")
@@ -65,6 +67,7 @@ class Carrier:
         self._is_home = staging.root.rstrip("/") == root.rstrip("/")
         self._mode = mode
         self._known = known
+        self._inside = inside
         self._columns = [name for name in schema.names if may_name(schema[name]) and name != schema.id]
         self._plain = {name for name in self._columns if not refers(schema[name])}
         # A file that several rows share is copied once per shard: each shard owns what its rows name.
@@ -133,6 +136,7 @@ class Carrier:
                     storage=self._storage,
                     packets=self._known.kept_packets(reference) if self._known else None,
                     known=self._known.copied_as(reference) if self._known else None,
+                    blob=self._inside.file_within(reference) if self._inside else None,
                 )
             except FileNotFoundError as error:
                 raise ValidationError(

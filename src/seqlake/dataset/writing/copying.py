@@ -25,7 +25,7 @@ from seqlake.spec.rules.signals import LARGEST_CELL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from seqlake.protocols import Ints, Store
+    from seqlake.protocols import Blob, Ints, Store
     from seqlake.spec.column_types import ColumnType
 
 _CHUNK = 8 << 20
@@ -38,12 +38,12 @@ def slug(text: str) -> str:
 
 
 @contextmanager
-def on_this_machine(location: str, storage: Mapping[str, str] | None) -> Iterator[Path]:
-    """The file as a path of this machine; fetched in pieces where it is elsewhere."""
-    if is_local(location):
+def on_this_machine(location: str, storage: Mapping[str, str] | None, blob: Blob | None = None) -> Iterator[Path]:
+    """The file as a path of this machine; fetched in pieces where it is elsewhere, or lies in another one as `blob`."""
+    if blob is None and is_local(location):
         yield local_path(location)
         return
-    blob = open_blob(location, storage=storage)
+    blob = open_blob(location, storage=storage) if blob is None else blob
     with tempfile.TemporaryDirectory(prefix="seqlake-") as folder:
         path = Path(folder) / Path(location.partition("?")[0]).name
         with path.open("wb") as file:

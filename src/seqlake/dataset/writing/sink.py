@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.abilities import KeepsFiles
+    from seqlake.abilities import KeepsFiles, OpensFiles
     from seqlake.protocols import Version
     from seqlake.spec.schema import Schema
 
@@ -35,6 +35,7 @@ class TableSink:
         files: What happens to relative file references: `copy`, `hardlink` or `reference`.
         storage: Options of the store that the source's files lie in; never printed.
         known: What the source keeps of copied-in files, with which they are compared.
+        inside: Opens files of the source that lie in others.
         pictures: Columns of images that come in another form than the schema has.
         split: Columns of videos that come as parts of shared files, and become files of their own.
 
@@ -53,6 +54,7 @@ class TableSink:
     files: FilesMode = "copy"
     storage: Mapping[str, str] | None = field(default=None, repr=False)
     known: KeepsFiles | None = field(default=None, repr=False)
+    inside: OpensFiles | None = field(default=None, repr=False)
     pictures: Pictures = field(default_factory=Pictures)
     split: Sequence[str] = ()
 
@@ -74,9 +76,19 @@ class TableSink:
         if part < 0:
             raise ValueError(f"A part's number is at least 0, found {part}.")
         staging = Staging(self.table, self.schema, shape=self.shape, transaction=self.transaction, prefix=_digits(part))
-        splitter = Splitter(self.schema, self.split, root=root, staging=staging, storage=self.storage)
+        splitter = Splitter(
+            self.schema, self.split, root=root, staging=staging, storage=self.storage, inside=self.inside
+        )
         carried = self.schema.without([*self.pictures.forms, *self.split])
-        carrier = Carrier(carried, root=root, staging=staging, mode=self.files, storage=self.storage, known=self.known)
+        carrier = Carrier(
+            carried,
+            root=root,
+            staging=staging,
+            mode=self.files,
+            storage=self.storage,
+            known=self.known,
+            inside=self.inside,
+        )
         try:
             for batch in rows:
                 for piece in staging.parts(batch):

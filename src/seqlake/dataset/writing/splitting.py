@@ -23,6 +23,7 @@ from seqlake.protocols import Source
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from seqlake.abilities import OpensFiles
     from seqlake.dataset.writing.staging import Staging
     from seqlake.spec.schema import Column, Schema
 
@@ -51,6 +52,7 @@ class Splitter:
         root: What their references resolve against.
         staging: Where the files go.
         storage: Options of the store that the root lies in.
+        inside: Opens those that lie in other files.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Splitter:
         root: str,
         staging: Staging,
         storage: Mapping[str, str] | None = None,
+        inside: OpensFiles | None = None,
     ) -> None:
         self._schema = schema
+        self._inside = inside
         self._columns = columns
         self._root = root
         self._staging = staging
@@ -121,7 +125,8 @@ class Splitter:
         """A file that rows share, with its packet indexes, which are made once."""
         with self._lock:
             if url not in self._files:
-                blob = open_reference(self._root, url, storage=self._storage)
+                within = None if self._inside is None else self._inside.file_within(url)
+                blob = open_reference(self._root, url, storage=self._storage) if within is None else within
                 column = self._schema[name].type
                 assert column is not None  # a medium has one
                 bare = Source(blob=blob, column=column)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from seqlake.dataset.writing.ingest import File
-    from seqlake.protocols import ShardWriter, Table, Transaction, Version
+    from seqlake.protocols import Blob, ShardWriter, Table, Transaction, Version
     from seqlake.spec.schema import Schema
     from seqlake.spec.unfolded import Unfolded
 
@@ -430,6 +430,7 @@ class Staging:
         storage: Mapping[str, str] | None = None,
         packets: Mapping[int, bytes] | None = None,
         known: Copied | None = None,
+        blob: Blob | None = None,
     ) -> str:
         """Copy a file into the dataset, durably, and give its reference.
 
@@ -444,6 +445,7 @@ class Staging:
             storage: Options of the store that the file lies in.
             packets: Its packet indexes, where another table has made them.
             known: What another table says of it, with which it is compared: a new digest would hide damage for good.
+            blob: Its bytes, where it lies in another file.
 
         Raises:
             FileNotFoundError: It is not there.
@@ -452,7 +454,7 @@ class Staging:
             OSError: It cannot be read, or the copy cannot be written.
         """
         transaction = self.transaction
-        with clear_errors(self._table), on_this_machine(location, storage) as source:
+        with clear_errors(self._table), on_this_machine(location, storage, blob) as source:
             before = source.stat()
             size, sha256 = digest(source)
             if known is not None:

@@ -27,6 +27,9 @@ DEEPEST = 5
 """Lists of numbers in a step, one in another."""
 
 _LARGEST = (1 << 31) - 1  # numbers in a step
+STORAGES = ("parquet", "lance")
+"""What `storage_format` may say; the first where it says nothing."""
+
 _VERSION = re.compile(r"v(\d{1,4})\.(\d{1,4})(\.\d{1,4})?")
 _RANGE = re.compile(r"\s*(\d{1,18})\s*:\s*(\d{1,18})\s*")
 
@@ -86,6 +89,11 @@ class Info:
         """The robot; None where it is not named."""
         named = self.fields.get("robot_type")
         return named if isinstance(named, str) and named else None
+
+    @property
+    def in_lance(self) -> bool:
+        """Steps and videos are in Lance tables, not in files of their own."""
+        return self.fields.get("storage_format") == "lance"
 
     def total(self, name: str, /) -> int | None:
         """A counter, as `total_episodes`; None where there is none."""
@@ -149,9 +157,10 @@ def _version(fields: Mapping[str, Any], location: str) -> tuple[str, bool]:
             path=location,
             hint="Older ones are turned into v2.1 by the scripts of lerobot 0.3; newer ones need a newer seqlake.",
         )
-    if fields.get("storage_format", "parquet") not in {"parquet", None}:
+    if fields.get("storage_format") not in {*STORAGES, None}:
         raise UnsupportedVersionError(
-            f"{location}: the dataset is stored as {fields['storage_format']!r}; only Parquet can be read.",
+            f"{location}: the dataset is stored as {fields['storage_format']!r:.80}; {' and '.join(STORAGES)} can be "
+            "read.",
             path=location,
         )
     return version, major >= OLDEST_SHARED

@@ -21,6 +21,7 @@ from seqlake.spec.schema import is_list, list_levels, without_views
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from seqlake.formats.lerobot.lance import FrameReader, FrameRows
     from seqlake.formats.lerobot.metadata import LeRobotFeature
     from seqlake.protocols import Blob, Ints
     from seqlake.shards.parquet.reader import ParquetReader
@@ -35,7 +36,8 @@ class DataFile:
 
     Attributes:
         path: Below the root.
-        blob: The file; None where it is not there.
+        blob: The file; None where it is not there, or `frames` stand for it.
+        frames: Its rows where they lie in a table.
         rows: Rows of the shard, ascending.
         alone: It is one episode's own file, as in v2.x.
     """
@@ -44,6 +46,35 @@ class DataFile:
     blob: Blob | None
     rows: Ints
     alone: bool
+    frames: FrameRows | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it, about."""
+        return self.frames.nbytes if self.frames is not None else 0 if self.blob is None else self.blob.size
+
+    @property
+    def identity(self) -> object:
+        """Other bytes, other value."""
+        if self.frames is not None:
+            return self.frames.start, self.frames.stop, self.frames.keys
+        return self.blob and (self.blob.location, self.blob.size, self.blob.token)
+
+    def open(self) -> ParquetReader | FrameReader:
+        """A reader of its rows.
+
+        Raises:
+            MissingFileError: It is not there.
+        """
+        if self.frames is not None:
+            return self.frames.open()
+        if self.blob is None:
+            raise MissingFileError(
+                f"The data file {self.path} is not there.",
+                path=self.path,
+                hint="The folder was copied in part: fetch it again, or leave out its episodes with where().",
+            )
+        return parquet.open(self.blob)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +133,7 @@ class EpisodeReader(ScannedReader):
         self._file = np.zeros(len(numbers), np.int64)
         for number, file in enumerate(files):
             self._file[file.rows] = number
-        self._open: tuple[int, ParquetReader, dict[int, tuple[int, int]]] | None = None
+        self._open: tuple[int, ParquetReader | FrameReader, dict[int, tuple[int, int]]] | None = None
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T of a column of steps, as the list of episodes says; None for others."""
@@ -145,22 +176,16 @@ class EpisodeReader(ScannedReader):
             except (CorruptFileError, MissingFileError) as error:
                 yield file.path, error.message
 
-    def _opened(self, number: int) -> tuple[ParquetReader, dict[int, tuple[int, int]]]:
+    def _opened(self, number: int) -> tuple[ParquetReader | FrameReader, dict[int, tuple[int, int]]]:
         """A file, and where each episode lies in it: (first row, one behind the last)."""
         if self._open is None or self._open[0] != number:
             self.close()
             file = self._files[number]
-            if file.blob is None:
-                raise MissingFileError(
-                    f"The data file {file.path} is not there.",
-                    path=file.path,
-                    hint="The folder was copied in part: fetch it again, or leave out its episodes with where().",
-                )
-            reader = parquet.open(file.blob)
+            reader = file.open()
             self._open = (number, reader, self._runs(file, reader))
         return self._open[1], self._open[2]
 
-    def _runs(self, file: DataFile, reader: ParquetReader) -> dict[int, tuple[int, int]]:
+    def _runs(self, file: DataFile, reader: ParquetReader | FrameReader) -> dict[int, tuple[int, int]]:
         if EPISODE not in reader.schema.names:
             if file.alone:
                 return {int(self._numbers[file.rows[0]]): (0, reader.rows)}
@@ -241,7 +266,7 @@ class EpisodeReader(ScannedReader):
             return _numbers(cells, feature, kind)
         if feature.stored == "image":
             return self._images(cells)
-        return cells.cast(kind)
+        return _told(cells, kind) if feature.stored == "language" else cells.cast(kind)
 
     def _images(self, cells: pa.Array) -> pa.Array:
         if not pa.types.is_struct(cells.type):
@@ -300,8 +325,16 @@ def _numbers(cells: pa.Array, feature: LeRobotFeature, kind: pa.DataType) -> pa.
     return cells if not is_list(kind) else pa.FixedSizeListArray.from_arrays(cells, type=kind)
 
 
+def _told(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    """[steps] what is said of each: few and deep, so Arrow's own casts of such types are done without."""
+    try:
+        return pa.array(cells.to_pylist(), kind)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise _MisfitError(f"steps are {cells.type}, where {kind} is expected: {error}") from None
+
+
 def _joined(chunks: list[pa.Array], kind: pa.DataType, count: int) -> pa.Array:
-    joined = pa.concat_arrays(chunks) if chunks else pa.array([], kind)
+    joined = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], kind)
     if len(joined) != count:
         raise _MisfitError(f"{len(joined)} steps were read of {count}")
     return joined
@@ -332,8 +365,21 @@ def step_type(feature: LeRobotFeature, stored: pa.DataType | None, /) -> pa.Data
     if feature.stored == "image":
         return pa.binary()
     if feature.stored == "language" and stored is not None:
-        return without_views(stored)
+        return _spoken(without_views(stored))
     return None
+
+
+def _spoken(kind: pa.DataType, *, name: str = "") -> pa.DataType:
+    """A type of language columns, with texts where a file that has none says nothing of their type."""
+    if pa.types.is_null(kind):
+        return pa.list_(pa.string()) if name == "tool_calls" else pa.string()
+    if isinstance(kind, pa.BaseExtensionType):
+        return _spoken(kind.storage_type)
+    if is_list(kind):
+        return pa.list_(_spoken(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _spoken(field.type, name=field.name)) for field in kind])
+    return kind
 
 
 def ids_of(numbers: Ints, /) -> pa.Array:

@@ -22,6 +22,7 @@ from seqlake.files.stores import open_store, read_all
 from seqlake.formats.lerobot import episodes as listing
 from seqlake.formats.lerobot import metadata, videos
 from seqlake.formats.lerobot.columns import columns_of, mapped, schema_of, table_of
+from seqlake.formats.lerobot.lance import FRAMES, frame_rows, video_blobs
 from seqlake.formats.lerobot.layout import INFO, fill
 from seqlake.formats.lerobot.reading import DataFile, EpisodeReader, PictureFiles
 from seqlake.formats.lerobot.videos import compared
@@ -32,12 +33,13 @@ from seqlake.shards.scanned import ScannedDataset, ScannedShard
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from seqlake.formats.lerobot.columns import LeRobotColumns
     from seqlake.formats.lerobot.episodes import Episodes
+    from seqlake.formats.lerobot.lance import FrameRows
     from seqlake.formats.lerobot.metadata import Info
     from seqlake.formats.lerobot.videos import VideoPlaces
     from seqlake.protocols import Blob, Depth, Ints, Mapped, Store
@@ -90,8 +92,10 @@ def scan(location: str, /, *, without: Collection[str] = (), storage: Mapping[st
     text = _info_text(store, root)
     info = metadata.parse(text, location=join(root, INFO))
     episodes, paths = _in_files(listing.read(store, info), info)
-    blobs = _blobs(store, list(dict.fromkeys(paths)))
-    columns = columns_of(info, _stored(blobs.values()), without=without)
+    frames = frame_rows(root, info, storage=storage) if info.in_lance else None
+    blobs = {} if frames is not None else _blobs(store, list(dict.fromkeys(paths)))
+    stored = _stored(blobs.values()) if frames is None else frames.open().schema
+    columns = columns_of(info, stored, without=without)
     cameras = {
         name: videos.places(feature.name, episodes, info, column=name) for name, feature in columns.cameras.items()
     }
@@ -100,7 +104,14 @@ def scan(location: str, /, *, without: Collection[str] = (), storage: Mapping[st
         root=root, storage=storage, allow_outside=storage is not None and Storage(storage).allows(OUTSIDE)
     )
     files = EpisodeFiles(
-        info=info, episodes=episodes, paths=paths, blobs=blobs, columns=columns, schema=schema, place=place
+        info=info,
+        episodes=episodes,
+        paths=paths,
+        blobs=blobs,
+        frames=frames,
+        columns=columns,
+        schema=schema,
+        place=place,
     )
     return LeRobotFolder(
         root=root,
@@ -108,6 +119,7 @@ def scan(location: str, /, *, without: Collection[str] = (), storage: Mapping[st
         parts=list(files.shards(table_of(info, episodes, cameras, schema), hashlib.sha256(text).hexdigest())),
         files=files,
         cameras=cameras,
+        films=video_blobs(root, info, storage=storage) if info.in_lance and cameras else {},
     )
 
 
@@ -187,6 +199,7 @@ class EpisodeFiles:
         episodes: In the order of the rows.
         paths: [episodes] the data file of each.
         blobs: Path -> file; None where it is not there.
+        frames: What stands for the files, where steps are in a table.
         columns: How features are columns.
         schema: Of the dataset.
         place: Where images lie that rows name.
@@ -196,6 +209,7 @@ class EpisodeFiles:
     episodes: Episodes
     paths: Sequence[str]
     blobs: Mapping[str, Blob | None]
+    frames: FrameRows | None
     columns: LeRobotColumns
     schema: Schema
     place: PictureFiles = field(repr=False)
@@ -208,8 +222,7 @@ class EpisodeFiles:
             stop = number
             while stop < rows and self.paths[stop] == self.paths[number]:
                 stop += 1
-            blob = self.blobs[self.paths[number]]
-            size = 0 if blob is None else blob.size
+            size = self._file(self.paths[number], np.arange(number, stop), first=0).nbytes
             if start < number and held + size > _SHARD_BYTES:
                 yield self._shard(table, start, number, digest)
                 start, held = number, 0
@@ -218,20 +231,38 @@ class EpisodeFiles:
         if start < rows:
             yield self._shard(table, start, rows, digest)
 
+    def _file(self, path: str, episodes: Ints, *, first: int) -> DataFile:
+        """What holds these episodes.
+
+        Args:
+            path: The data file that they are listed in.
+            episodes: Their places in the list.
+            first: Which of them is row 0.
+        """
+        frames = self.frames
+        if frames is not None:
+            begins, ends = (self.episodes.whole(f"dataset_{one}_index")[episodes] for one in ("from", "to"))
+            frames = frames.part(int(begins.min()), int(ends.max()))
+        return DataFile(
+            path=path if frames is None else FRAMES,
+            blob=self.blobs.get(path),
+            rows=episodes - first,
+            alone=not self.info.shared,
+            frames=frames,
+        )
+
     def _shard(self, table: pa.Table, start: int, stop: int, digest: str) -> ScannedShard:
         counted = Counter(self.paths[start:stop])  # neighbours: the rows are in the order of the files
         numbers, lengths = self.episodes.index[start:stop], self.episodes.length[start:stop]
         files, sizes, at = list[DataFile](), np.zeros(stop - start, np.int64), 0
         for path, count in counted.items():
             rows = np.arange(at, at + count)
-            blob = self.blobs[path]
-            files.append(DataFile(path=path, blob=blob, rows=rows, alone=not self.info.shared))
-            steps = max(int(lengths[rows].sum()), 1)
-            sizes[rows] = (0 if blob is None else blob.size) * lengths[rows] // steps
+            files.append(self._file(path, start + rows, first=start))
+            sizes[rows] = files[-1].nbytes * lengths[rows] // max(int(lengths[rows].sum()), 1)
             at += count
         known = table.slice(start, stop - start).take(pa.array(np.arange(stop - start)))
         described = [[column.name, str(column.logical)] for column in self.schema.values()]
-        tokens = [[file.path, file.blob and (file.blob.location, file.blob.size, file.blob.token)] for file in files]
+        tokens = [[file.path, file.identity] for file in files]
         state = hashlib.sha256(repr([digest, start, stop, tokens, described]).encode())
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, known.schema) as stream:
@@ -249,7 +280,7 @@ class EpisodeFiles:
             sizes,
         )
         name = files[0].path.rpartition("/")[2]
-        nbytes = sum(0 if file.blob is None else file.blob.size for file in files)
+        nbytes = sum(file.nbytes for file in files)
         return ScannedShard(key=f"{name}#{state.hexdigest()[:16]}", rows=stop - start, nbytes=nbytes, reader=reader)
 
 
@@ -260,10 +291,12 @@ class LeRobotFolder(ScannedDataset):
     Attributes:
         files: Its data files and episodes.
         cameras: Column -> where its videos lie.
+        films: Path -> bytes of videos that lie in a table.
     """
 
     files: EpisodeFiles
     cameras: Mapping[str, VideoPlaces]
+    films: Mapping[str, Blob] = field(default_factory=dict)
 
     @property
     def info(self) -> Info:
@@ -288,6 +321,20 @@ class LeRobotFolder(ScannedDataset):
         """What of the features became which column."""
         return mapped(self.info, self.files.columns)
 
+    def file_within(self, reference: str, /) -> Blob | None:
+        """A video that lies in a table; None for any other file."""
+        return self.films.get(reference)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Of copies of all shards with all columns of steps, about: other than numbers they stay as they are stored."""
+        steps, columns = int(self.files.episodes.length.sum()), self.files.columns
+        numbers = [one for one in columns.steps.values() if one.stored == "numbers"]
+        nbytes = steps * sum(one.size * np.dtype(one.dtype).itemsize for one in numbers)
+        if len(numbers) < len(columns.steps):
+            nbytes += sum(shard.nbytes for shard in self.parts)
+        return nbytes
+
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only this format knows: counters, splits, missing data files, videos that do not fit their episodes.
 
@@ -305,6 +352,9 @@ class LeRobotFolder(ScannedDataset):
         if depth != "rows" and self.info.shared:
             yield from self._check_videos()
 
+    def _film(self, store: Store, path: str) -> Blob:
+        return self.films[path] if path in self.films else store.blob(path)
+
     def _check_steps(self) -> Iterator[Finding]:
         for shard in self.parts:
             with closing(shard.open()) as reader:
@@ -316,7 +366,7 @@ class LeRobotFolder(ScannedDataset):
         store = open_store(self.root, storage=self.storage)
         for places in self.cameras.values():
             for path in dict.fromkeys(path for path in places.paths if path is not None):
-                times = _shown(store, path, self.schema[places.column].type)
+                times = _shown(partial(self._film, store), path, self.schema[places.column].type)
                 if times is not None:
                     yield from compared(places, path, times, self.files.episodes, self.info)
 
@@ -326,11 +376,11 @@ def _missing(path: str) -> Finding:
     return Finding(code="lerobot-missing-file", severity="error", message=text, location=path)
 
 
-def _shown(store: Store, path: str, column: ColumnType | None) -> NDArray[np.float64] | None:
+def _shown(film: Callable[[str], Blob], path: str, column: ColumnType | None) -> NDArray[np.float64] | None:
     """[frames] when each frame of a video is shown, in seconds; None where that is for others to say."""
     assert column is not None
     try:
-        decoder = open_video(Source(blob=store.blob(path), column=column))
+        decoder = open_video(Source(blob=film(path), column=column))
     except (FileNotFoundError, SeqlakeError):
         return None  # validation says so of every file that a row names
     with closing(decoder):

@@ -133,6 +133,21 @@ def locked(path: Path, /, *, patience: float) -> Iterator[None]:
         file.close()
 
 
+def can_lock(folder: Path, /) -> bool:
+    """Whether files of a folder can be written and locked, which some file systems of networks refuse.
+
+    Raises:
+        OSError: They cannot.
+    """
+    path = folder / f"{os.getpid()}-{secrets.token_hex(8)}.probe"
+    file = LockFile(path)
+    try:
+        return file.try_lock()
+    finally:
+        file.close()
+        path.unlink(missing_ok=True)
+
+
 def _holder(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8") or "unknown"
