@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seqlake import plugins
+from seqlake.abilities import Creates, ability
 from seqlake.cli import _format_options, _options, _output
 
 if TYPE_CHECKING:
@@ -109,11 +110,11 @@ def _prepared(
     texts = _format_options.pairs("--option", given["options"])
     writing: dict[str, Any] = {}
     if to is not None:
-        create = getattr(plugins.load("formats", to), "create", None)
-        known = {} if create is None else plugins.options_of(create)
+        writes = ability(plugins.load("formats", to), Creates)
+        known = {} if writes is None else plugins.options_of(writes.create)
         mine = {name: text for name, text in texts.items() if given["from_"] is None or name in known}
         texts = {name: text for name, text in texts.items() if name not in mine}
-        writing = {} if create is None else _format_options.typed(create, mine, what=f"The format {to!r}")
+        writing = {} if writes is None else _format_options.typed(writes.create, mine, what=f"The format {to!r}")
     videos = [text if "=" in text.partition("{")[0] else f"video={text}" for text in given["videos"]]
     rows = {
         "sequence_id": given["sequence_id"],

@@ -92,7 +92,7 @@ class WorkFolder:
     def is_of(self, identity: Mapping[str, object], /) -> bool:
         """Whether what lies here is of this run; false, too, where it cannot be read."""
         try:
-            return self._load("plan.json") == dict(identity)
+            return bool(self._load("plan.json") == dict(identity))
         except SeqlakeError:
             return False
 

@@ -201,6 +201,6 @@ class _Watch:
             whole = np.asarray(pc.fill_null(cells, pa.scalar(0, kind)))
             return whole.astype(np.int64) if kind != pa.uint64() else whole.view(np.int64), states
         encoded = (cells if is_text(kind) else cells.cast(pa.string())).dictionary_encode()
-        numbers = [self.texts.setdefault(one, len(self.texts)) for one in encoded.dictionary.to_pylist()]
+        codes = [self.texts.setdefault(one, len(self.texts)) for one in encoded.dictionary.to_pylist()]
         indices = np.asarray(pc.fill_null(encoded.indices, 0)).astype(np.int64)
-        return np.array([*numbers, 0], np.int64)[indices], states
+        return np.array([*codes, 0], np.int64)[indices], states

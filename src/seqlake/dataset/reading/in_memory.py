@@ -66,7 +66,7 @@ def _eager(data: Any) -> Any:
 
 def _hides_objects(data: Any) -> bool:
     """Whether it is a frame of Polars with a column of objects, of which Arrow is given the addresses."""
-    kinds = data.dtypes if type(data).__module__.startswith("polars") and hasattr(data, "dtypes") else []
+    kinds = getattr(data, "dtypes", []) if type(data).__module__.startswith("polars") else []
     return any(str(kind) == "Object" for kind in kinds)
 
 
