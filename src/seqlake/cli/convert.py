@@ -73,8 +73,7 @@ def command(
     Run again after an interruption, the same command goes on where it was. At the end a report says what was mapped to
     what, and what was left out.
     """
-    from seqlake.conversion.convert import executor_of, folder_of
-    from seqlake.executors.receipts import WorkFolder
+    from seqlake.conversion.convert import executor_of
     from seqlake.versions.messages import message
 
     to = None if to == "mixtrain" else to
@@ -84,9 +83,8 @@ def command(
         conversion, count = _prepared(source, out, to=to, where=where, given=given)
     except TypeError as error:
         raise click.UsageError(str(error)) from None
-    place = work or folder_of(conversion.place)
     if dry_run:
-        plan = conversion.rehearsed(anew=not given["adopt"] and (place is None or not WorkFolder(place).begun))
+        plan = conversion.rehearsed(work=True if work is None else work)
         output.document(plan.to_json(), text=str(plan))
         return
     written = conversion.run(

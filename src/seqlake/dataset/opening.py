@@ -333,15 +333,7 @@ def _scanned(
 ) -> tuple[Any, bool]:
     """What `scan` looks at, and whether it is Parquet; what a format does itself is taken out of `asked`."""
     if not isinstance(source, (str, os.PathLike)):
-        if isinstance(source, Readable):
-            shows = ability(source, Excerpt)
-            readable: Readable = source if shows is None else shows
-            if options:
-                return _shown_by(readable, options, what="An open dataset"), False
-            shards = [innermost(shard) for shard in readable.shards()]
-            return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
-        table = lake_table(source, storage)
-        return (table.snapshot(), True) if table is not None else (plain.scan_table(source, **options), False)
+        return _scanned_object(source, storage, options)
     place = place_of(source)
     given = {**options, **({} if storage is None else {"storage": storage})}
     if name not in {None, "parquet"}:
@@ -364,6 +356,22 @@ def _scanned(
             hint="If you know the format, name it: scan(..., format=...) says what is wrong with it.",
         )
     return _plain_files(place, storage, **options), True
+
+
+def _scanned_object(source: object, storage: Mapping[str, str] | None, options: Mapping[str, Any]) -> tuple[Any, bool]:
+    """The same of what is in memory, or open."""
+    if isinstance(source, Readable):
+        shows = ability(source, Excerpt)
+        readable: Readable = source if shows is None else shows
+        if options:
+            return _shown_by(readable, options, what="An open dataset"), False
+        shards = [innermost(shard) for shard in readable.shards()]
+        return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
+    table = lake_table(source, storage)
+    if table is None:
+        plugins.check_options(plain.scan_table, options, what="A table in memory", advice=advice)
+        return plain.scan_table(source, **options), False
+    return table.snapshot(), True
 
 
 def _shown_by(rows: Readable, options: Mapping[str, Any], *, what: str) -> Readable:

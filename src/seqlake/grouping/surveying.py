@@ -150,6 +150,8 @@ def _codes(cells: pa.Array, ids: dict[str, int], key: str, before: int) -> Ints:
 def _moments(cells: pa.Array, steps: str) -> NDArray[Any]:
     if cells.null_count:
         raise ValidationError(f"{cells.null_count} samples have no {steps!r}.")
+    if pa.types.is_time(cells.type):
+        cells = cells.cast(pa.int64() if pa.types.is_time64(cells.type) else pa.int32())
     values = np.asarray(cells.to_numpy(zero_copy_only=False))
     if values.dtype.kind == "f" and bool(np.isnan(values).any()):
         raise ValidationError(f"{int(np.isnan(values).sum())} samples have NaN as {steps!r}.")
