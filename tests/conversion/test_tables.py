@@ -124,6 +124,16 @@ def test_the_plan_says_what_becomes_of_what(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [pa.timestamp("ms"), pa.timestamp("ns", "UTC"), pa.time32("s"), pa.time64("us"), pa.duration("s"), pa.date32()],
+)
+def test_steps_may_be_times_of_any_kind(kind: pa.DataType) -> None:
+    moments = pa.array([3, 1, 2], pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
+    shown = sl.scan(pa.table({"e": ["a"] * 3, "t": moments, "x": [30, 10, 20]}), sequence_id="e", steps="t")
+    assert shown["a"]["x"][:, 0].tolist() == [10, 20, 30]
+
+
 # ---- videos
 
 
@@ -238,6 +248,9 @@ def test_numbers_in_names_are_padded() -> None:
         (lambda f: f, {"steps": None, "videos": "{episode}.mp4"}, TypeError, "sequence_id= and steps="),
         (lambda f: f, {"videos": {"task": "{episode}.mp4"}}, SchemaMismatchError, "already"),
         (lambda f: f, {"keep_constant": ["nope"]}, KeyError, "nope"),
+        (lambda f: f, {"keep_constant": "task"}, ValueError, "list of columns"),
+        (lambda f: f, {"fps": "ten"}, ValueError, "a number"),
+        (lambda f: f, {"nope": 1}, TypeError, "takes no option 'nope'"),
     ],
 )
 def test_what_cannot_be_sequences(change, options: dict, error: type, what: str) -> None:

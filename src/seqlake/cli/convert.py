@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seqlake import plugins
+from seqlake.abilities import Creates, ability
 from seqlake.cli import _format_options, _options, _output
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ def command(
     Run again after an interruption, the same command goes on where it was. At the end a report says what was mapped to
     what, and what was left out.
     """
-    from seqlake.conversion.convert import executor_for, folder_of
-    from seqlake.receipts import WorkFolder
+    from seqlake.conversion.convert import executor_for
     from seqlake.versions.messages import message
 
     to = None if to == "mixtrain" else to
@@ -83,9 +83,8 @@ def command(
         conversion, count = _prepared(source, out, to=to, where=where, given=given)
     except TypeError as error:
         raise click.UsageError(str(error)) from None
-    place = work or folder_of(conversion.place)
     if dry_run:
-        plan = conversion.rehearsed(anew=not given["adopt"] and (place is None or not WorkFolder(place).begun))
+        plan = conversion.rehearsed(work=True if work is None else work)
         output.document(plan.to_json(), text=str(plan))
         return
     written = conversion.run(
@@ -109,11 +108,11 @@ def _prepared(
     texts = _format_options.pairs("--option", given["options"])
     writing: dict[str, Any] = {}
     if to is not None:
-        create = getattr(plugins.load("formats", to), "create", None)
-        known = {} if create is None else plugins.options_of(create)
+        writes = ability(plugins.load("formats", to), Creates)
+        known = {} if writes is None else plugins.options_of(writes.create)
         mine = {name: text for name, text in texts.items() if given["from_"] is None or name in known}
         texts = {name: text for name, text in texts.items() if name not in mine}
-        writing = {} if create is None else _format_options.typed(create, mine, what=f"The format {to!r}")
+        writing = {} if writes is None else _format_options.typed(writes.create, mine, what=f"The format {to!r}")
         if fps is not None and "fps" in known:
             writing["fps"] = fps
     videos = [text if "=" in text.partition("{")[0] else f"video={text}" for text in given["videos"]]

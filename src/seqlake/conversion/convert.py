@@ -206,7 +206,7 @@ def convert(
     )
     executor = executor_for(on, workers)
     if dry_run:
-        return prepared.rehearsed(anew=work is None and not adopt)
+        return prepared.rehearsed(work=work)
     return prepared.run(executor, work=work, progress=progress)
 
 
@@ -331,9 +331,14 @@ class Conversion:
     identity: Mapping[str, Any]
     adopted: Readable | None
 
-    def rehearsed(self, *, anew: bool) -> Plan:
-        """The plan, where the real run would not be refused; `anew`: it goes on with nothing that is there."""
-        if anew:
+    def rehearsed(self, *, work: str | os.PathLike[str] | bool | None = None) -> Plan:
+        """The plan, where the real run would not be refused.
+
+        Args:
+            work: As for `convert`; a run that goes on finds its own parts there.
+        """
+        place = folder_of(self.place) if work is True else Path(work) if work else None
+        if self.adopted is None and (place is None or not WorkFolder(place).begun):
             self.target.check()
         return self.planned
 

@@ -92,7 +92,7 @@ class TableTarget:
             )
 
     def is_gone(self) -> bool:
-        """See `Target`."""
+        """See `Target`: there is no dataset."""
         return not self._is_there()
 
     def is_empty(self) -> bool:
@@ -177,7 +177,7 @@ class FormatTarget:
         refuse_occupied(self.location, storage=self.storage)
 
     def is_gone(self) -> bool:
-        """See `Target`."""
+        """See `Target`: the place is new or empty."""
         try:
             refuse_occupied(self.location, storage=self.storage)
         except DatasetExistsError:

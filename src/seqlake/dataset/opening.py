@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
-from seqlake import grouping, media, plugins
+from seqlake import media, plugins
 from seqlake.abilities import (
     MayBeUntyped,
     OfALake,
@@ -23,7 +23,7 @@ from seqlake.abilities import (
 )
 from seqlake.arguments import advice
 from seqlake.dataset import in_place
-from seqlake.dataset.reading import inference, plain
+from seqlake.dataset.reading import arranging, inference, plain
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing import conforming
@@ -40,7 +40,6 @@ from seqlake.files.local import holds_files, remove_empty_folders
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.room import room_in
 from seqlake.files.stores import open_store
-from seqlake.formats._mapping import wanted
 from seqlake.protocols import Change, Readable
 from seqlake.shards.files import ParquetShard, innermost, verified_source
 from seqlake.versions import shard_formats
@@ -325,31 +324,15 @@ def scan(
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets, outside=allow_outside)
     checks = {"verify": verify} if isinstance(verify, bool) else {}
     verify = None if isinstance(verify, bool) else verify
-    asked = {name: options.pop(name) for name in (*grouping.OPTIONS, "map") if name in options}
-    if asked.get("sequence_id") and "column_types" in options:
-        asked["column_types"] = options.pop("column_types")  # of the sequences that come of the rows
+    asked = arranging.taken_from(options)
     readable, is_parquet = _scanned(source, format, storage, {**options, **checks}, asked)
-    readable = _arranged(readable, asked)
+    readable = arranging.arranged(readable, asked)
     if verify is not None and not is_parquet:
         raise ValueError(
             f"verify={verify!r} compares the pages of Parquet files, and this is something else: the documentation of "
             "its format says which checksums it has, and `seqlake validate` compares them."
         )
     return Selection(verified_source(readable, verify), storage=storage, allow_outside=allow_outside)
-
-
-def _arranged(
-    rows: Readable,
-    asked: Mapping[str, Any],
-) -> Readable:
-    """Rows with their columns collected, and put together into sequences, where that is asked for."""
-    options = dict(asked)
-    declared, types = options.pop("map", None), dict(plain.declared(options.pop("column_types", None)).column_types)
-    if declared is not None:
-        sources = {name: (one.source, one.type) for name, one in wanted(declared).items()}
-        rows, said = grouping.collected(rows, sources)
-        types = {**said, **types}
-    return grouping.as_sequences(rows, types=types, **options)
 
 
 def _scanned(
@@ -361,13 +344,6 @@ def _scanned(
 ) -> tuple[Any, bool]:
     """What `scan` looks at, and whether it is Parquet; what a format does itself is taken out of `asked`."""
     if not isinstance(source, (str, os.PathLike)):
-        if isinstance(source, Readable):
-            shows = ability(source, Excerpt)
-            readable: Readable = source if shows is None else shows
-            if options:
-                return _shown_by(readable, options, what="An open dataset"), False
-            shards = [innermost(shard) for shard in readable.shards()]
-            return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
         return _scanned_object(source, storage, options, asked)
     place = stores.pinned(place_of(source), storage=storage)
     given = {**options, **({} if storage is None else {"storage": storage})}
@@ -396,12 +372,22 @@ def _scanned(
 def _scanned_object(
     source: object, storage: Mapping[str, str] | None, options: Mapping[str, Any], asked: dict[str, Any]
 ) -> tuple[Any, bool]:
-    """The same of what another package holds: a dataset, a table of a lake, rows in memory."""
+    """The same of what is in memory, or open, or what another package holds."""
+    if isinstance(source, Readable):
+        shows = ability(source, Excerpt)
+        readable: Readable = source if shows is None else shows
+        if options:
+            return _shown_by(readable, options, what="An open dataset"), False
+        shards = [innermost(shard) for shard in readable.shards()]
+        return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
     name = in_place.taking(source)
     if name is not None:
         return _scanned_as(name, source, {**options, **({} if storage is None else {"storage": storage})}, asked), False
     table = lake_table(source, storage)
-    return (table.snapshot(), True) if table is not None else (plain.scan_table(source, **options), False)
+    if table is None:
+        plugins.check_options(plain.scan_table, options, what="A table in memory", advice=advice)
+        return plain.scan_table(source, **options), False
+    return table.snapshot(), True
 
 
 def _shown_by(rows: Readable, options: Mapping[str, Any], *, what: str) -> Readable:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from seqlake.arguments import NUMBER, TEXTS, Kind
 from seqlake.errors import ValidationError
 from seqlake.grouping.collecting import collected
 from seqlake.grouping.naming import FromSamples, NamedSamples, named
@@ -13,13 +15,15 @@ from seqlake.grouping.surveying import surveyed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from fractions import Fraction
 
     from seqlake.protocols import Readable
     from seqlake.spec.column_types import ColumnType
 
 __all__ = ["OPTIONS", "FromSamples", "NamedSamples", "StepsGrouped", "as_sequences", "collected"]
 
+_CONSTANT = Kind(
+    "True, False or a list of columns, as ['action']", lambda value: isinstance(value, bool) or TEXTS.fits(value)
+)
 OPTIONS = ("sequence_id", "steps", "videos", "fps", "timestamps", "keep_constant")
 """What `scan` and `convert` take for every source whose rows are samples."""
 
@@ -61,6 +65,8 @@ def as_sequences(
         sl.convert("data/mds", "data/episodes", sequence_id="episode", steps="step")
         ```
     """
+    _CONSTANT.check("keep_constant", keep_constant)
+    NUMBER.or_none().check("fps", None if fps is None else float(fps) if isinstance(fps, Fraction) else fps)
     asked: dict[str, Any] = {"videos": videos, "fps": fps, "timestamps": timestamps, "keep_constant": keep_constant}
     of_steps = next((name for name, value in asked.items() if value is not None and value is not False), None)
     if source.schema.id is not None and not _are_steps(source, sequence_id, steps):

@@ -150,6 +150,8 @@ def _codes(cells: pa.Array, ids: dict[str, int], key: str, before: int) -> Ints:
 def _moments(cells: pa.Array, steps: str) -> NDArray[Any]:
     if cells.null_count:
         raise ValidationError(f"{cells.null_count} samples have no {steps!r}.")
+    if pa.types.is_time(cells.type):
+        cells = cells.cast(pa.int64() if pa.types.is_time64(cells.type) else pa.int32())
     values = np.asarray(cells.to_numpy(zero_copy_only=False))
     if values.dtype.kind == "f" and bool(np.isnan(values).any()):
         raise ValidationError(f"{int(np.isnan(values).sum())} samples have NaN as {steps!r}.")
@@ -201,6 +203,6 @@ class _Watch:
             whole = np.asarray(pc.fill_null(cells, pa.scalar(0, kind)))
             return whole.astype(np.int64) if kind != pa.uint64() else whole.view(np.int64), states
         encoded = (cells if is_text(kind) else cells.cast(pa.string())).dictionary_encode()
-        texts = [self.texts.setdefault(one, len(self.texts)) for one in encoded.dictionary.to_pylist()]
+        codes = [self.texts.setdefault(one, len(self.texts)) for one in encoded.dictionary.to_pylist()]
         indices = np.asarray(pc.fill_null(encoded.indices, 0)).astype(np.int64)
-        return np.array([*texts, 0], np.int64)[indices], states
+        return np.array([*codes, 0], np.int64)[indices], states

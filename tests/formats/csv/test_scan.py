@@ -98,6 +98,7 @@ def test_texts_of_any_kind_come_back(tmp_path: Path, cells: list[list[str]], siz
         ("a;b\n1;2\n", {}, {"a": [1], "b": [2]}),
         ("a|b\n1|x,y\n", {}, {"a": [1], "b": ["x,y"]}),
         ("a;b\n1,5;2\n", {"delimiter": ";", "decimal": ","}, {"a": [1.5], "b": [2]}),
+        ("a;b\n1,5;2\n", {"decimal": ","}, {"a": [1.5], "b": [2]}),
         ("\ufeffa,b\n1,2\n", {}, {"a": [1], "b": [2]}),
         ("a,b\r\n1,2\r\n3,4\r\n", {}, {"a": [1, 3], "b": [2, 4]}),
         ("a,b\r1,2\r3,4\r", {}, {"a": [1, 3], "b": [2, 4]}),
@@ -170,6 +171,8 @@ def test_rows_with_a_sequence_id_are_sequences(tmp_path: Path) -> None:
         ("a,b\n1,2\n", {"delimiter": "::"}, ValueError, "one character"),
         ("a,b\n1,2\n", {"columns": ["p"]}, SchemaMismatchError, "2 columns, and 1 names"),
         ("a,b\n1,2\n", {"nope": 1}, TypeError, "takes no option 'nope'"),
+        ("a,b\n1,2\n", {"quote": ","}, ValueError, "different characters"),
+        ("a,b\n1,2\n", {"decimal": ","}, ValueError, "different characters"),
         ("a\0b,c\n1,2\n", {}, CorruptFileError, "NUL"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +12,9 @@ import pyarrow as pa
 from seqlake.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
+
+_REFUSED = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def table_of(data: Any, /) -> pa.Table:
@@ -34,7 +34,7 @@ def table_of(data: Any, /) -> pa.Table:
     if not _hides_objects(data):
         try:
             return data.read_all() if isinstance(data, pa.RecordBatchReader) else pa.table(data)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        except _REFUSED as error:
             problem = error
     columns = _columns(data)
     if columns is None:
@@ -66,7 +66,7 @@ def _eager(data: Any) -> Any:
 
 def _hides_objects(data: Any) -> bool:
     """Whether it is a frame of Polars with a column of objects, of which Arrow is given the addresses."""
-    kinds = data.dtypes if type(data).__module__.startswith("polars") and hasattr(data, "dtypes") else []
+    kinds = getattr(data, "dtypes", []) if type(data).__module__.startswith("polars") else []
     return any(str(kind) == "Object" for kind in kinds)
 
 
@@ -88,10 +88,12 @@ def _dimensions(cell: Any) -> int:
 
 def _array(name: str, cells: Any) -> pa.Array:
     """A column; arrays in its cells become nested lists, in which all but the first dimension are of one size."""
+    if isinstance(cells, str | bytes | Mapping) or not isinstance(cells, Iterable):
+        raise _mixed(name, f"expected a list of cells, found {type(cells).__name__}")
     if not isinstance(cells, list) and hasattr(cells, "dtype") and str(cells.dtype) not in {"object", "Object"}:
         try:
             held = pa.array(cells)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except _REFUSED as error:
             raise _mixed(name, error) from error
         return held.combine_chunks() if isinstance(held, pa.ChunkedArray) else held
     values = [None if _is_null(cell) else cell for cell in cells]
@@ -99,7 +101,7 @@ def _array(name: str, cells: Any) -> pa.Array:
     if not any(_dimensions(value) > 1 for value in given):
         try:
             return pa.array(values)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except _REFUSED as error:
             raise _mixed(name, error) from error
     try:
         arrays = [np.asarray(value) for value in given]

@@ -121,7 +121,7 @@ def as_array(value: Any, *, where: str) -> NDArray[Any]:
     """
     if isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any()):
         raise SchemaMismatchError(
-            f"{where}: expected numbers, found {int(np.ma.getmaskarray(value).sum())} masked in a masked array.",
+            f"{where}: expected numbers, found an array of which {int(np.ma.getmaskarray(value).sum())} are masked.",
             hint="Say what stands for them: value.filled(float('nan')).",
         )
     if hasattr(value, "detach") and hasattr(value, "cpu"):

@@ -53,6 +53,12 @@ class Dialect:
                 isinstance(mark, str) and len(mark) == 1 and mark.isascii() and mark not in "\r\n"
             ):
                 raise ValueError(f"{name}: expected one character of ASCII, found {mark!r:.80}.")
+        marks = [mark for mark in (self.delimiter, self.quote, self.escape, self.decimal) if mark is not None]
+        if len(set(marks)) < len(marks):
+            raise ValueError(
+                f"delimiter, quote, escape and decimal are different characters; found {self.delimiter!r}, "
+                f"{self.quote!r}, {self.escape!r} and {self.decimal!r}."
+            )
         try:
             plain = codecs.lookup(self.encoding).name
             fits = 'a,"\n'.encode(plain) == b'a,"\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -137,7 +138,12 @@ def scan(
     root, paths = _files(absolute(location), storage)
     store = open_store(root, storage=storage)
     dialect = Dialect(
-        delimiter=delimiter or ",", quote=quote, escape=escape, encoding=encoding, nulls=tuple(nulls), decimal=decimal
+        delimiter=delimiter or (";" if decimal == "," else ","),
+        quote=quote,
+        escape=escape,
+        encoding=encoding,
+        nulls=tuple(nulls),
+        decimal=decimal,
     )
     known = {str(name): _arrow(name, kind) for name, kind in (types or {}).items()}
     files, kinds, lacking = list[_CsvFile](), dict[str, pa.DataType](), set[str]()
@@ -186,6 +192,7 @@ def _files(place: str, storage: Mapping[str, str] | None) -> tuple[str, list[str
             hint=f"Unpack it first: gzip -dk {PurePosixPath(place).name}",
         )
     if (is_local(place) and local_path(place).is_file()) or place.lower().endswith(_SUFFIXES):
+        place = os.path.realpath(place) if is_local(place) else place  # a link that the user names is the user's own
         root, _, name = place.rpartition("/")
         try:
             open_store(root, storage=storage).blob(name)
