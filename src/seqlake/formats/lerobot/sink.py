@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from seqlake.errors import MissingFileError, SeqlakeError, ValidationError
+from seqlake.errors import CorruptFileError, DecodeError, MissingFileError, SeqlakeError, ValidationError
 from seqlake.files.allowed import OUTSIDE
 from seqlake.files.credentials import Storage
 from seqlake.files.local import remove_empty_folders
@@ -290,7 +290,11 @@ class _Part:
             cell, at = batch.column(feature.column)[row], f"{where}, column {feature.column!r}"
             counts: PictureCounts | None
             if feature.role == "video":
-                places[feature.name], counts = self._films[feature.name].add(self._video(feature, cell, at), count, at)
+                source = self._video(feature, cell, at)
+                try:
+                    places[feature.name], counts = self._films[feature.name].add(source, count, at)
+                except (CorruptFileError, DecodeError) as error:
+                    raise ValidationError(f"{at}: {error}") from error
             elif feature.role == "image":
                 kind = self._sink.schema[feature.column].type
                 assert kind is not None
