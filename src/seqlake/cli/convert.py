@@ -81,5 +81,9 @@ def command(
         output.document(plan.to_json(), text=str(plan))
         return
     written: Any = run(progress=output.progress)
-    rows, unit = (len(selection), "samples") if written is None else (len(written), "sequences")
+    rows, unit = (
+        (len(selection), "samples" if to != "lerobot" else "sequences")
+        if written is None
+        else (len(written), "sequences")
+    )
     output.document({"rows": rows, "out": out}, text=f"{rows} {unit} at {out}.")

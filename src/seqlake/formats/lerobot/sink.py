@@ -347,11 +347,11 @@ class _Part:
         return texts.per_step(cells, numbers, count, where)
 
     def _in_order(self, batch: pa.RecordBatch, row: int, tasks: Sequence[str]) -> list[str]:
-        """The tasks of an episode, in the order in which it listed them."""
+        """The tasks of an episode: those that it listed, in that order, and those of its steps."""
         renamed = self._sink.texts.renamed
         listed = [self._plain(batch, row, name) for name in self._sink.texts.columns]
         known = [renamed.get(one, one) for some in listed if isinstance(some, list) for one in some]
-        return list(dict.fromkeys([*(one for one in known if one in set(tasks)), *tasks]))
+        return list(dict.fromkeys([*known, *tasks]))
 
     def _times(self, batch: pa.RecordBatch, row: int, count: int) -> Any:
         """[T] seconds: as they were, where they are those of a constant rate."""
