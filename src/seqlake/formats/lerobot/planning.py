@@ -196,7 +196,7 @@ def _of_episode(column: Column) -> tuple[Role, str, tuple[int, ...]]:
 
 
 def _counted(column: Column, *, known: bool) -> tuple[Role, str, tuple[int, ...]]:
-    """A column that LeRobot counts itself; of rows that did not come from there it has other numbers, which are lost."""
+    """A column that LeRobot counts itself; of rows that did not come from there it is something else."""
     plain = column.category == "scalar" and pa.types.is_integer(column.arrow)
     stepped = column.category == "temporal" and column.shape == ()
     if known and (plain if column.name == EPISODE else stepped):
