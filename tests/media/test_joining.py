@@ -121,3 +121,25 @@ def test_a_whole_file_is_known(tmp_path: Path) -> None:
     assert whole.is_file(Fraction(25))
     assert not whole.is_file(Fraction(24))
     assert not part.is_file(Fraction(25))
+
+
+def test_sound_is_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    film(path, 16)
+    with av.open(str(path)) as source, av.open(str(tmp_path / "b.mp4"), "w") as out:
+        video = out.add_stream_from_template(source.streams.video[0])
+        sound = out.add_stream("aac", rate=16_000, layout="mono")
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = video
+                out.mux(packet)
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        silence.sample_rate, silence.pts = 16_000, 0
+        out.mux([*sound.encode(silence), *sound.encode(None)])
+    one = clip(tmp_path / "b.mp4", 0, 16)
+    assert isinstance(one, Clip)
+    assert not one.is_file(Fraction(25))
+    joining.join([one], tmp_path / "c.mp4", rate=Fraction(25))
+    with av.open(str(tmp_path / "c.mp4")) as container:
+        assert [stream.type for stream in container.streams] == ["video"]
+    np.testing.assert_array_equal(decoded((tmp_path / "c.mp4").read_bytes())[0], decoded(path.read_bytes())[0])
