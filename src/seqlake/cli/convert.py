@@ -90,7 +90,8 @@ def command(
     written = conversion.run(
         executor_for("processes", workers), work=True if work is None else work, fresh=fresh, progress=output.progress
     )
-    rows, unit = (count, "samples") if written is None else (len(written), "sequences")
+    rows = count if written is None else len(written)
+    unit = "samples" if conversion.planned.read.id is None else "sequences"
     if output.format == "table" and not output.quiet:
         _output.say("\n".join(["Columns:", *conversion.planned.report()]), err=True)
     said = conversion.planned.to_json()

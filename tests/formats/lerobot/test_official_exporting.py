@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import seqlake as sl
 from seqlake.compat.lerobot import LeRobotDataset
+from seqlake.spec.schema import Column
 
 from . import by_hand
 from .official import VARIABLE, python
@@ -60,8 +62,70 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sl.convert(recorded.where("episode_index <> 1"), place / "fewer", to="lerobot", workers=1, progress=False)
     by_hand.write(place / "older" / "before", by_hand.four(), "v2.1")
     sl.convert(place / "older" / "before", place / "newer", to="lerobot", workers=1, progress=False)
+    sl.convert(ours(place / "older" / "ours"), place / "ours", to="lerobot", workers=1, progress=False)
     run("READ", place)
     return place
+
+
+SIGNALS: dict[str, Any] = {
+    "action": sl.Trajectory(dim=3, fps=25),
+    "one": sl.Trajectory(dim=1, dtype=pa.float64(), fps=25),
+    "reward": Column("reward", pa.list_(pa.float32()), sl.Trajectory(fps=25)),
+    "code": sl.Trajectory(dim=2, dtype=pa.uint8(), fps=25),
+    "grid": sl.Trajectory(dim=6, shape=[2, 3], dtype=pa.int16(), fps=25),
+    "flag": sl.Trajectory(dim=1, dtype=pa.bool_(), fps=25),
+    "flags": sl.Trajectory(dim=2, dtype=pa.bool_(), fps=25),
+}
+
+
+def takes() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "split": ("train", "val")[number % 2],
+            "task": f"do {number % 2}",
+            "operator": "ä",
+            "embedding": np.arange(4),
+            "action": rng.normal(size=(steps, 3)).astype(np.float32),
+            "one": rng.normal(size=(steps, 1)),
+            "reward": rng.normal(size=steps).astype(np.float32),
+            "code": rng.integers(0, 255, (steps, 2), dtype=np.uint8),
+            "grid": rng.integers(-9, 9, (steps, 2, 3), dtype=np.int16),
+            "flag": rng.random((steps, 1)) < 0.5,
+            "flags": rng.random((steps, 2)) < 0.5,
+            "cam": np.stack([np.full((32, 48, 3), (60 * number + 2 * step) % 256, np.uint8) for step in range(steps)]),
+            "still": rng.integers(0, 255, (steps, 8, 10, 3), dtype=np.uint8),
+        }
+        for number, steps in enumerate((30, 7, 12))
+    ]
+
+
+def ours(place: Path) -> sl.Dataset:
+    """A dataset with every kind of column that LeRobot has a place for."""
+    scalars = {"split": pa.string(), "task": pa.string(), "operator": pa.string(), "embedding": sl.Embedding(dim=4)}
+    pictures = {"cam": sl.Video(fps=25), "still": sl.Image(format="png", frames="bytes")}
+    dataset = sl.create(place, sl.Schema({**scalars, **SIGNALS, **pictures}))
+    with dataset.writer() as writer:
+        for number, row in enumerate(takes()):
+            writer.add(f"take_{number}", **row)
+    return sl.open(place)
+
+
+def test_a_dataset_of_ours_is_one_of_theirs(read: dict[str, Any]) -> None:
+    items, at, rows = read["ours"]["items"], 0, takes()
+    for row in (rows[0], rows[2], rows[1]):  # by split
+        for step in range(len(row["action"])):
+            item = items[at]
+            at += 1
+            assert item["task"] == row["task"]
+            assert item["timestamp"] == np.float32(step / 25)
+            for name in SIGNALS:
+                expected = np.asarray(row[name][step]).reshape(item[name].shape)
+                np.testing.assert_array_equal(item[name], expected.astype(item[name].dtype), name)
+            np.testing.assert_array_equal(np.round(item["still"] * 255), row["still"][step].transpose(2, 0, 1))
+            assert np.abs(item["cam"] * 255 - row["cam"][step].transpose(2, 0, 1)).max() < 6
+    assert at == len(items) == 49
+    assert read["ours"]["splits"] == {"train": "0:2", "val": "2:3"}
 
 
 @pytest.fixture(scope="module")

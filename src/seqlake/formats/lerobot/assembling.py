@@ -31,6 +31,7 @@ from seqlake.formats.lerobot.layout import (
     TASKS,
     TASKS_JSONL,
     VERSIONS,
+    episode_id,
     fill,
 )
 from seqlake.formats.lerobot.staging import EPISODES, EPISODES_STATISTICS, STEPS, films_folder, part_folder
@@ -220,6 +221,7 @@ class Assembly:
         Those of the folder that the rows came from keep their order, and their numbers where all are still used.
         """
         used = {task for receipt in self._receipts for task in receipt["tasks"]}
+        used |= {task for episode in episodes for task in episode.said["tasks"]}
         before = [self._plan.tasks[number] for number in sorted(self._plan.tasks)]
         new = (task for episode in episodes for task in episode.said["tasks"])
         every = (task for receipt in self._receipts for task in receipt["tasks"])
@@ -350,8 +352,10 @@ class Assembly:
         return table
 
     def _has_ids(self, episodes: Sequence[StagedEpisode]) -> bool:
-        """Whether sequences had ids that are not made of numbers of episodes, which are others now."""
-        return any(not _OF_NUMBERS.fullmatch(episode.said[ID] or "") for episode in episodes)
+        """Whether sequences have ids that are not made of numbers of episodes, which may be others now."""
+        if self._plan.source:
+            return any(not _OF_NUMBERS.fullmatch(episode.said[ID] or "") for episode in episodes)
+        return any(episode.said[ID] not in {None, episode_id(episode.number)} for episode in episodes)
 
     def _several_robots(self, episodes: Sequence[StagedEpisode]) -> bool:
         return len({episode.said[ROBOT] for episode in episodes}) > 1

@@ -97,7 +97,7 @@ def dropped(schema: Schema, /) -> dict[str, str]:
     reasons = {}
     for column in schema.values():
         try:
-            _role(column, _declared(info, column.name)[1])
+            _role(column, info)
         except _NoPlaceError as reason:
             reasons[column.name] = str(reason)
     return reasons
@@ -124,7 +124,7 @@ def planned(schema: Schema, /, *, fps: float | Fraction | None, without: Collect
         if column.name in without:
             continue
         name, declared = _declared(info, column.name)
-        role, dtype, shape = _role(column, declared)
+        role, dtype, shape = _role(column, info)
         if role == "episode" and column.name not in _EPISODE_WIDE:
             episode.append(column.name)
         if role in {"episode", "counted"}:
@@ -162,17 +162,21 @@ def _declared(info: Mapping[str, Any], column: str) -> tuple[str, Mapping[str, A
     return name, said if isinstance(said, Mapping) else {}
 
 
-def _role(column: Column, declared: Mapping[str, Any]) -> tuple[Role, str, tuple[int, ...]]:
+def _role(column: Column, info: Mapping[str, Any]) -> tuple[Role, str, tuple[int, ...]]:
     """What a column becomes, its dtype and the shape of a step.
+
+    Args:
+        column: One.
+        info: Of the folder that the rows came from; empty where they did not.
 
     Raises:
         _NoPlaceError: It has no place.
     """
     if column.name in BOOKKEEPING:
-        return _counted(column)
+        return _counted(column, known=bool(info))
     if column.name in _EPISODE_WIDE:
         return _of_episode(column)
-    role, dtype, shape = _by_kind(column, declared)
+    role, dtype, shape = _by_kind(column, _declared(info, column.name)[1])
     if role == "episode":
         if column.name.startswith(_FOLDERS) or column.name in _TAKEN:
             raise _NoPlaceError("LeRobot has columns of that name itself: give it another")
@@ -191,10 +195,11 @@ def _of_episode(column: Column) -> tuple[Role, str, tuple[int, ...]]:
     return "episode", "", ()
 
 
-def _counted(column: Column) -> tuple[Role, str, tuple[int, ...]]:
+def _counted(column: Column, *, known: bool) -> tuple[Role, str, tuple[int, ...]]:
+    """A column that LeRobot counts itself; of rows that did not come from there it is something else."""
     plain = column.category == "scalar" and pa.types.is_integer(column.arrow)
     stepped = column.category == "temporal" and column.shape == ()
-    if plain if column.name == EPISODE else stepped:
+    if known and (plain if column.name == EPISODE else stepped):
         return "counted", BOOKKEEPING[column.name], (1,)
     raise _NoPlaceError(f"LeRobot has {column.name!r} of its own, which counts steps: give it another name")
 

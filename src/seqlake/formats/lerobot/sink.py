@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from seqlake.errors import MissingFileError, SeqlakeError, ValidationError
+from seqlake.errors import CorruptFileError, DecodeError, MissingFileError, SeqlakeError, ValidationError
 from seqlake.files.allowed import OUTSIDE
 from seqlake.files.credentials import Storage
 from seqlake.files.local import remove_empty_folders
@@ -290,7 +290,11 @@ class _Part:
             cell, at = batch.column(feature.column)[row], f"{where}, column {feature.column!r}"
             counts: PictureCounts | None
             if feature.role == "video":
-                places[feature.name], counts = self._films[feature.name].add(self._video(feature, cell, at), count, at)
+                source = self._video(feature, cell, at)
+                try:
+                    places[feature.name], counts = self._films[feature.name].add(source, count, at)
+                except (CorruptFileError, DecodeError) as error:
+                    raise ValidationError(f"{at}: {error}") from error
             elif feature.role == "image":
                 kind = self._sink.schema[feature.column].type
                 assert kind is not None
@@ -343,11 +347,11 @@ class _Part:
         return texts.per_step(cells, numbers, count, where)
 
     def _in_order(self, batch: pa.RecordBatch, row: int, tasks: Sequence[str]) -> list[str]:
-        """The tasks of an episode, in the order in which it listed them."""
+        """The tasks of an episode: those that it listed, in that order, and those of its steps."""
         renamed = self._sink.texts.renamed
         listed = [self._plain(batch, row, name) for name in self._sink.texts.columns]
         known = [renamed.get(one, one) for some in listed if isinstance(some, list) for one in some]
-        return list(dict.fromkeys([*(one for one in known if one in set(tasks)), *tasks]))
+        return list(dict.fromkeys([*known, *tasks]))
 
     def _times(self, batch: pa.RecordBatch, row: int, count: int) -> Any:
         """[T] seconds: as they were, where they are those of a constant rate."""

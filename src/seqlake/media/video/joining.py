@@ -64,13 +64,16 @@ class Clip:
         return (stream.codec, stream.extradata, stream.width, stream.height, stream.pix_fmt, stream.tags, stream.fourcc)
 
     def is_file(self, rate: Fraction, /) -> bool:
-        """Whether it is all of an MP4 whose frames are shown at k / rate already, with nothing before or behind."""
+        """Whether it is all of an MP4, without sound, whose frames are shown at k / rate already."""
         stream = self.packets.stream
         if self.plan.begin or self.plan.end != len(self.packets.pts) or not self.blob.location.endswith(".mp4"):
             return False
         times = self.packets.pts[self.packets.order]
         base = stream.time_base * rate
-        return bool(np.array_equal(times * base.numerator, np.arange(len(times)) * base.denominator))
+        if not np.array_equal(times * base.numerator, np.arange(len(times)) * base.denominator):
+            return False
+        with open_container(BlobBytes(self.blob), self.blob.location) as container:
+            return len(container.streams) == 1
 
 
 def clip_of(source: Source, /, *, start: int, stop: int) -> Clip | str:
