@@ -7,6 +7,7 @@ link by link, and a data set is looked at before any of its values is read.
 from __future__ import annotations
 
 import importlib.util
+from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -29,6 +30,7 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 _LINKS = 16  # soft links that lead to each other
 _DEPTH = 16  # groups in groups that are walked
 _MOST_NODES = 100_000  # of one file, that are walked
+_KEPT = 512  # data sets that stay open
 _SMALL = 64 << 20  # bytes that are read whatever a file stores of them
 _RATIO = 2048  # bytes that one stored byte may stand for: deflate gives 1032
 _NAMED = {1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf",
@@ -89,7 +91,7 @@ class Hdf5File:
         self.name = name
         self.blob = blob
         self._h5py = plugins.require("h5py", extra="hdf5")
-        self._arrays: dict[str, StoredArray | None] = {}
+        self._arrays: OrderedDict[str, StoredArray | None] = OrderedDict()
         self._bytes = bytes_of(blob)
         try:
             with self.reading("the file"):
@@ -237,6 +239,8 @@ class Hdf5File:
             with self.reading(f"{path!r}"):
                 is_there = isinstance(node, self._h5py.Dataset)
                 self._arrays[path] = self._looked_at(path, node) if is_there else None
+            if len(self._arrays) > _KEPT:  # each holds a handle of HDF5
+                self._arrays.popitem(last=False)
         return self._arrays[path]
 
     def _looked_at(self, path: str, dataset: Any) -> StoredArray:
