@@ -180,7 +180,7 @@ class _Folder:
         if _is_file(place):
             root, name = _in_folder(place)
             store = open_store(root, storage=storage)
-            folder = [path for path, _ in islice(_listed(root, store), _LOOKED_AT) if "/" not in path]
+            folder = [path for path, _ in islice(_listed(root, store), _LOOKED_AT)]
             return _Folder(
                 root=root,
                 store=store,
@@ -231,6 +231,7 @@ class _Folder:
             columns=first,
             listing=[(place, episodes) for _, (place, episodes) in shards],
             blobs=blobs,
+            empty=[place.path for place, episodes in rows if not episodes],
             storage=self.storage,
         )
 
@@ -315,6 +316,7 @@ class Hdf5Dataset(ScannedDataset):
         columns: What of them became which column.
         listing: [shards] the file, and the episodes in it.
         blobs: The files, by path.
+        empty: Paths of files that hold no episode.
         storage: Options of the store; never printed.
     """
 
@@ -322,6 +324,7 @@ class Hdf5Dataset(ScannedDataset):
     columns: Hdf5Columns
     listing: Sequence[tuple[PlacedFile, Sequence[Hdf5Episode]]]
     blobs: Mapping[str, Blob]
+    empty: Sequence[str] = ()
     storage: Mapping[str, str] | None = None
 
     @property
@@ -349,6 +352,9 @@ class Hdf5Dataset(ScannedDataset):
                 message=in_line(f"{source}: {why}"),
                 location=self.listing[0][0].path if self.listing else "",
             )
+        for path in self.empty:
+            text = f"it holds no episode in the layout {self.layout.name!r}, which the first file has"
+            yield Finding(code="hdf5-no-episode", severity="warning", message=text, location=path)
         if depth == "metadata":
             return
         for shard, (place, episodes) in zip(self.parts, self.listing, strict=True):
