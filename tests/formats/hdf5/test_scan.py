@@ -159,6 +159,11 @@ def test_a_mapping_over_ends_of_episodes(tmp_path: Path) -> None:
             iter(sl.Loader(ds[2:3], window={"action": range(2), "state": range(2)}, batch_size=2, shuffle=False))
         )
         same(batch["action"], np.stack([file["data/action"][4:6], file["data/action"][5:7]]))
+    assert list(hdf5.scan(str(path), map=declared, episode_ends="meta/episode_ends").check("rows")) == []
+    with h5py.File(path, "r+") as file:
+        file["meta/episode_ends"][-1] = 9
+    short = hdf5.scan(str(path), map=declared, episode_ends="meta/episode_ends").check("rows")
+    assert [(one.code, one.column) for one in short] == [("hdf5-length", name) for name in declared]
     with h5py.File(path, "r+") as file:
         file["meta/episode_ends"][-1] = 11
     with pytest.raises(sl.errors.CorruptFileError, match="end at 11"):
