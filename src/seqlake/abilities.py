@@ -151,7 +151,7 @@ class StepReader(ShardReader, Protocol):
 
     def slice(self, column: str, row: int, start: int, stop: int, /) -> NDArray[Any]:
         """[stop - start, ...] steps that the cell has: numbers of the column's type and shape, or encoded images as
-        objects (`bytes`, None where a step has none). IndexError for others, and for a null cell.
+        objects (`bytes`): every step has one. IndexError for others, and for a null cell.
         """
 
 

@@ -33,7 +33,6 @@ OFTEN = (
     "L5Kit, zlib",
     "L5Kit, zip",
     "HDF5, a file an episode",
-    "HDF5, demonstrations",
     "RLDS",
 )
 

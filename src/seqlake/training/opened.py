@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import closing
 from functools import cached_property
 from math import inf
 from threading import Lock
@@ -29,7 +30,7 @@ from seqlake.training.slices import Slices
 from seqlake.training.telemetry import ORIGINS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from seqlake.protocols import Blob, Ints, Shard, ShardReader
     from seqlake.spec.schema import Schema
@@ -129,9 +130,9 @@ class Opened(ColumnStore):
         if self._residents.in_folder:
             return self._residents.size(shard, steps, look=look)
         copy = self._residents.size(shard, steps, look=look) if is_remote(original) else Size(0)
-        nbytes = 0.0
+        nbytes, sliced = 0.0, self._sliced(shard) if look else self.slices.known(shard)
         for name, cells in self.cells.items():
-            if name in self.slices.known(shard):
+            if name in sliced:
                 continue
             if copy.decodes or cells.dtype == np.bool_:
                 size = _decoded_bytes(self.survey, cells, rows, unknown=inf)
@@ -140,6 +141,14 @@ class Opened(ColumnStore):
         if look and copy.decodes and not self._has_images:
             return Size(decode, copy.held)  # the copy goes when all of it was decoded
         return Size(copy.held + decode, copy.making)
+
+    def _sliced(self, shard: int) -> Mapping[str, Ints]:
+        """The columns of a shard that are read step by step; nothing where it cannot be opened."""
+        try:
+            with closing(self.survey.shards[shard].open()) as reader:
+                return self.slices.look(shard, reader)
+        except (SeqlakeError, OSError):
+            return {}  # whoever needs it meets the error
 
     def _steps_of(self, shard: int) -> dict[str, StepsOf]:
         """What is known of the steps of each column in a shard."""

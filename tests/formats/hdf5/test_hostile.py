@@ -295,3 +295,29 @@ def test_without_h5py_the_error_names_the_extra(tmp_path: Path, monkeypatch: Any
     for place in (folder, folder / "episode_0.hdf5"):
         with pytest.raises(sl.errors.MissingDependencyError, match=r"pip install 'seqlake\[hdf5\]'"):
             sl.open(place)
+
+
+def test_a_file_without_episodes_is_said(tmp_path: Path) -> None:
+    by_hand.robomimic(tmp_path / "demos" / "a.hdf5", images=False)
+    by_hand.aloha(tmp_path / "demos" / "b", lengths=(3,))
+    source = hdf5.scan(str(tmp_path / "demos"))
+    assert len(sl.scan(source)) == 3
+    assert [(one.code, one.location) for one in source.check("metadata")] == [("hdf5-no-episode", "b/episode_0.hdf5")]
+
+
+def test_one_trajectory_of_droid_has_its_videos(tmp_path: Path) -> None:
+    folder = by_hand.droid(tmp_path / "droid", lengths=(5,))
+    (path,) = folder.rglob("trajectory.h5")
+    (view,) = sl.open(path)
+    assert len(view["wrist"]) == 5
+
+
+def test_lists_of_texts_that_stand_for_more_than_they_store_are_not_read(tmp_path: Path) -> None:
+    folder = by_hand.aloha(tmp_path / "aloha", lengths=(3,))
+    with change(folder / "episode_0.hdf5") as file:
+        file.attrs.create("names", ["a"] * 2000, dtype=h5py.string_dtype())
+        file.attrs["few"] = ["a", "b"]
+    source = hdf5.scan(str(folder))
+    left_out = {one.source: one.how for one in source.mapping() if one.column is None}
+    assert "2,000 values of any length" in left_out["/@names"]
+    assert sl.scan(source)[0]["few"] == ["a", "b"]

@@ -159,6 +159,11 @@ def test_a_mapping_over_ends_of_episodes(tmp_path: Path) -> None:
             iter(sl.Loader(ds[2:3], window={"action": range(2), "state": range(2)}, batch_size=2, shuffle=False))
         )
         same(batch["action"], np.stack([file["data/action"][4:6], file["data/action"][5:7]]))
+    assert list(hdf5.scan(str(path), map=declared, episode_ends="meta/episode_ends").check("rows")) == []
+    with h5py.File(path, "r+") as file:
+        file["meta/episode_ends"][-1] = 9
+    short = hdf5.scan(str(path), map=declared, episode_ends="meta/episode_ends").check("rows")
+    assert [(one.code, one.column) for one in short] == [("hdf5-length", name) for name in declared]
     with h5py.File(path, "r+") as file:
         file["meta/episode_ends"][-1] = 11
     with pytest.raises(sl.errors.CorruptFileError, match="end at 11"):
@@ -338,3 +343,32 @@ def test_any_type_chunking_and_packing(
     with pytest.raises(IndexError):
         reader.slice("x", 0, 0, steps + 1)
     reader.close()
+
+
+def test_a_view_reads_the_pictures_that_are_asked_for(tmp_path: Path, monkeypatch: Any) -> None:
+    import pickle
+
+    from seqlake.formats.hdf5.nodes import Hdf5File
+
+    folder = by_hand.aloha(tmp_path / "aloha", lengths=(40, 5))
+    reads: list[int] = []
+    steps = Hdf5File.steps
+
+    def counted(self: Hdf5File, array: Any, start: int, stop: int) -> Any:
+        reads.append(stop - start)
+        return steps(self, array, start, stop)
+
+    ds = sl.open(folder)
+    view = ds["episode_0"]["cam_low"]
+    monkeypatch.setattr(Hdf5File, "steps", counted)
+    with h5py.File(folder / "episode_0.hdf5") as file:
+        same(view[10:13], file["observations/images/cam_low"][10:13])
+        same(view[-1], file["observations/images/cam_low"][-1])
+        assert view.bytes(3) == b"P6\n32 24\n255\n" + file["observations/images/cam_low"][3].tobytes()
+    assert (len(view), max(reads), len(reads)) == (40, 1, 5)
+    again = pickle.loads(pickle.dumps(view))
+    assert again == view
+    assert view != ds["episode_1"]["cam_low"]
+    window = ds["episode_0"].window(38, 42, columns=["cam_low", "action"])
+    assert window["cam_low_mask"].tolist() == [True, True, False, False]
+    same(window["cam_low"][:2], view[38:])

@@ -102,3 +102,19 @@ def test_a_selection_is_windowed_as_the_whole(tmp_path: Path, monkeypatch: Any) 
     starts = batch["start"]
     np.testing.assert_array_equal(batch["object"][:, 0], truth(path, "obs/object")["demo_1"][starts])
     np.testing.assert_array_equal(batch["agentview_image"][:, 0], truth(path, "obs/agentview_image")["demo_1"][starts])
+
+
+def test_what_does_not_fit_into_memory_is_read_step_by_step(tmp_path: Path, monkeypatch: Any) -> None:
+    depth = np.random.default_rng(0).random((60, 64, 64), np.float32)
+    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+        file["action"] = np.arange(120.0).reshape(60, 2)
+        file.create_dataset("observations/depth", data=depth, chunks=(4, 64, 64), compression="gzip")
+    ds = sl.open(tmp_path)
+    window = {"depth": range(2), "action": range(2)}
+    with pytest.raises(sl.errors.CacheTooSmallError):
+        next(iter(sl.Loader(ds, window=window, batch_size=4, cache=sl.Cache(limit="300 kB"))))
+    monkeypatch.setattr(slices, "SMALL", 100_000)
+    for batch in sl.Loader(ds, window=window, batch_size=4, cache=sl.Cache(limit="300 kB"), seed=0):
+        for place, start in enumerate(batch["start"].tolist()):
+            there = batch["depth_mask"][place]
+            np.testing.assert_array_equal(batch["depth"][place][there], depth[start : start + 2])

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import accumulate
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import HasIds, HoldsFiles, KeepsFiles, OpensFiles, ability
+from seqlake.abilities import HasIds, HasLengths, HoldsFiles, KeepsFiles, OpensFiles, StepReader, ability
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.cells import arrow_cell, flat_cell
 from seqlake.errors import SequenceNotFoundError
@@ -26,7 +27,7 @@ from seqlake.windows.clock import dataset_clock, depends
 from seqlake.windows.sources import cell_token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from seqlake.protocols import Blob, Flat, Ints, Readable, Shard, ShardReader
     from seqlake.spec.alignment import Clock
@@ -117,6 +118,19 @@ class Access:
         if column.name == self.source.schema.id and row in handles.ids:
             return handles.ids[row]
         return self._opened(number).cell(row - starts[number], column)
+
+    def steps(self, row: int, column: Column, /) -> SlicedSteps | None:
+        """The encoded images of a cell, read when they are asked for; None where it is null, or must be read whole."""
+        starts = self.starts
+        number = bisect_right(starts, row) - 1
+        count = self._opened(number).count(row - starts[number], column.name)
+        return None if count is None else SlicedSteps(self, row, column.name, range(count))
+
+    def slice(self, row: int, name: str, start: int, stop: int, /) -> list[Any]:
+        """Some steps of a cell of which `steps` is not None."""
+        starts = self.starts
+        number = bisect_right(starts, row) - 1
+        return self._opened(number).slice(row - starts[number], name, start, stop)
 
     def held(self, row: int, column: Column, /) -> tuple[str, Blob] | None:
         """Name and bytes of the file that a cell holds, read by range; None where it is null, or must be decoded."""
@@ -255,6 +269,41 @@ class Access:
         return handles.rows
 
 
+class SlicedSteps(Sequence[Any]):
+    """The encoded images of one cell, each step's read when it is asked for.
+
+    Args:
+        access: Reads the cell.
+        row: Of the source.
+        column: Its name.
+        numbers: The steps that are meant.
+    """
+
+    def __init__(self, access: Access, row: int, column: str, numbers: range, /) -> None:
+        self._access = access
+        self._row = row
+        self._column = column
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, which: int, /) -> Any: ...
+    @overload
+    def __getitem__(self, which: slice, /) -> SlicedSteps: ...
+    def __getitem__(self, which: Any, /) -> Any:
+        if isinstance(which, slice):
+            return SlicedSteps(self._access, self._row, self._column, self._numbers[which])
+        number = self._numbers[which]
+        return self._access.slice(self._row, self._column, number, number + 1)[0]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (list, SlicedSteps)) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+
 class _OpenShard:
     """One shard's reader with the flat columns and the blocks of narrow columns that were asked for."""
 
@@ -290,6 +339,21 @@ class _OpenShard:
         if block is None:  # too large to be kept, or another thread's reads pushed it out
             return arrow_cell(self._read(name, row, row + 1), 0, column)
         return arrow_cell(block, place, column)
+
+    def count(self, row: int, name: str) -> int | None:
+        """How many steps a cell has that can be read by the slice; None where it is null, or cannot."""
+        able, known = ability(self._reader, StepReader), ability(self._reader, HasLengths)
+        if able is None or known is None:
+            return None
+        with self._lock:
+            lengths = known.lengths(name)
+        return None if lengths is None or lengths[row] < 0 else int(lengths[row])
+
+    def slice(self, row: int, name: str, start: int, stop: int) -> list[Any]:
+        able = ability(self._reader, StepReader)
+        assert able is not None  # `count` asked
+        with self._lock:
+            return list(able.slice(name, row, start, stop))
 
     def held(self, row: int, name: str) -> tuple[str, Blob] | None:
         given = ability(self._reader, HoldsFiles)

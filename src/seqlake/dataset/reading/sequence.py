@@ -67,6 +67,8 @@ class SequenceView(Mapping[str, Any]):
         inline = column.inline and access.source.schema.id is not None
         if inline and (held := access.held(self._row, column)) is not None:
             return self._viewed(FileSpan(held[0], data=held[1]), column)
+        if column.category == "frames" and (steps := access.steps(self._row, column)) is not None:
+            return StepsView(steps, column=column.type)
         value = access.cell(self._row, column)
         if value is None:
             return None

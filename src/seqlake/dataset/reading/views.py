@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from seqlake import media
+from seqlake.dataset.reading.access import SlicedSteps
 from seqlake.errors import SeqlakeError
 from seqlake.files import locations, stores
 from seqlake.files.reading import BlobFile
@@ -393,7 +394,7 @@ class StepsView(media.Frames):
     __slots__ = ("_column", "_held", "cells")
 
     def __init__(self, cells: Sequence[bytes | FileView | None], /, *, column: ColumnType | None = None) -> None:
-        self.cells = list(cells)
+        self.cells: Sequence[bytes | FileView | None] = cells if isinstance(cells, SlicedSteps) else list(cells)
         self._column = column
         self._held = media.LazyDecoder()
 
@@ -410,6 +411,8 @@ class StepsView(media.Frames):
     @property
     def present(self) -> NDArray[np.bool_]:
         """[steps] False where a step has no image."""
+        if isinstance(self.cells, SlicedSteps):  # readers that slice have one for every step
+            return np.ones(len(self.cells), np.bool_)
         return np.array([cell is not None for cell in self.cells], np.bool_)
 
     def __len__(self) -> int:

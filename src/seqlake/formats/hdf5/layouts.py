@@ -104,7 +104,7 @@ class Hdf5Layout:
         return literal(path)
 
     def beside(self, episode: Hdf5Episode, place: PlacedFile) -> Iterator[Hdf5Column]:  # noqa: ARG002 - the same
-        """Hdf5Columns that name files beside."""
+        """Columns that name files beside."""
         yield from ()
 
     def alike(self, column: Hdf5Column) -> bool:

@@ -7,6 +7,7 @@ link by link, and a data set is looked at before any of its values is read.
 from __future__ import annotations
 
 import importlib.util
+from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -29,6 +30,10 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 _LINKS = 16  # soft links that lead to each other
 _DEPTH = 16  # groups in groups that are walked
 _MOST_NODES = 100_000  # of one file, that are walked
+_KEPT = 4096  # data sets that stay open
+_GROUPS = 64  # groups that stay open
+_LOOSE = 256 << 20  # bytes that values of any length, read together, may take if all stand for the whole file
+_TEXTS = 1024  # of one attribute
 _SMALL = 64 << 20  # bytes that are read whatever a file stores of them
 _RATIO = 2048  # bytes that one stored byte may stand for: deflate gives 1032
 _NAMED = {1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf",
@@ -89,11 +94,13 @@ class Hdf5File:
         self.name = name
         self.blob = blob
         self._h5py = plugins.require("h5py", extra="hdf5")
-        self._arrays: dict[str, StoredArray | None] = {}
+        self._arrays: OrderedDict[str, StoredArray | None] = OrderedDict()
+        self._groups: OrderedDict[str, Any] = OrderedDict()
         self._bytes = bytes_of(blob)
         try:
             with self.reading("the file"):
                 self._file = self._h5py.File(self._bytes, "r")
+                self._root = self._h5py.h5g.open(self._file.id, b"/")
         except BaseException:
             self._bytes.close()
             raise
@@ -123,6 +130,7 @@ class Hdf5File:
     def close(self) -> None:
         """Close the file for good."""
         self._arrays.clear()
+        self._groups.clear()
         self._file.close()
         self._bytes.close()
 
@@ -136,8 +144,18 @@ class Hdf5File:
             CorruptFileError: It cannot be opened.
         """
         with self.reading(f"{path!r}"):
-            identifier = self._walk(self._file["/"].id, path, _LINKS)
+            folder, _, name = path.rstrip("/").rpartition("/")
+            group = self._group(folder)
+            identifier = None if group is None else self._walk(group, name, _LINKS)
             return None if identifier is None else self._wrapped(identifier)
+
+    def _group(self, path: str) -> Any:
+        """The group at a path, kept since what lies in it is asked for one by one; None where there is none."""
+        if path not in self._groups:
+            self._groups[path] = self._walk(self._root, path, _LINKS)
+            if len(self._groups) > _GROUPS:
+                self._groups.popitem(last=False)
+        return self._groups[path]
 
     def _wrapped(self, identifier: Any) -> Any:
         if isinstance(identifier, self._h5py.h5d.DatasetID):
@@ -145,8 +163,7 @@ class Hdf5File:
         return self._h5py.Group(identifier) if isinstance(identifier, self._h5py.h5g.GroupID) else None
 
     def _walk(self, group: Any, path: str, links: int) -> Any:
-        root = self._file["/"].id
-        here = root if path.startswith("/") else group
+        here = self._root if path.startswith("/") else group
         for name in path.split("/"):
             if name in {"", "."}:
                 continue
@@ -158,21 +175,21 @@ class Hdf5File:
         return here
 
     def _child(self, group: Any, name: bytes, links: int) -> Any:
-        h5l = self._h5py.h5l
-        if not group.links.exists(name):
+        h5l, links_of = self._h5py.h5l, group.links
+        if not links_of.exists(name):
             return None
-        kind = group.links.get_info(name).type
+        kind = links_of.get_info(name).type
         if kind == h5l.TYPE_HARD:
             return self._h5py.h5o.open(group, name)
         if kind == h5l.TYPE_SOFT and links:
-            return self._walk(group, group.links.get_val(name).decode("utf-8", "surrogateescape"), links - 1)
+            return self._walk(group, links_of.get_val(name).decode("utf-8", "surrogateescape"), links - 1)
         name_text = name.decode("utf-8", "backslashreplace")
         if kind == h5l.TYPE_SOFT:
             raise CorruptFileError(
                 in_line(f"{self.name}: the link {name_text!r} leads to more than {_LINKS} others, or to itself."),
                 path=self.blob.location,
             )
-        target = group.links.get_val(name)[0] if kind == h5l.TYPE_EXTERNAL else b"something else"
+        target = links_of.get_val(name)[0] if kind == h5l.TYPE_EXTERNAL else b"something else"
         raise UnsafeReferenceError(
             in_line(f"{self.name}: the link {name_text!r} leaves the file, for {target!r}; it is not followed."),
             path=self.blob.location,
@@ -237,6 +254,8 @@ class Hdf5File:
             with self.reading(f"{path!r}"):
                 is_there = isinstance(node, self._h5py.Dataset)
                 self._arrays[path] = self._looked_at(path, node) if is_there else None
+            if len(self._arrays) > _KEPT:  # each holds a handle of HDF5
+                self._arrays.popitem(last=False)
         return self._arrays[path]
 
     def _looked_at(self, path: str, dataset: Any) -> StoredArray:
@@ -339,8 +358,9 @@ class Hdf5File:
                 return self._numbers(array, start, stop)
             values = np.empty(stop - start, object)
             nbytes = 0
-            for begin in range(start, stop, 64):  # each value may stand for the same many bytes
-                part = array.dataset[begin : min(begin + 64, stop)]
+            at_once = max(1, min(64, _LOOSE // max(1, self.blob.size))) if array.loose else 64
+            for begin in range(start, stop, at_once):  # each value may stand for the same many bytes
+                part = array.dataset[begin : min(begin + at_once, stop)]
                 cells = [one.tobytes() if isinstance(one, np.ndarray) else bytes(one) for one in np.ravel(part)]
                 nbytes += sum(map(len, cells))
                 if array.loose and nbytes > self.blob.size:
@@ -377,6 +397,8 @@ class Hdf5File:
             size = prod(stored.shape or ()) * stored.get_type().get_size()
             if size > _SMALL or size > max(self.blob.size, 1 << 16):
                 raise ValueError(f"it declares {size:,} bytes")
+            if stored.dtype.kind == "O" and prod(stored.shape or ()) > _TEXTS:
+                raise ValueError(f"it holds {prod(stored.shape):,} values of any length")
             value = node.attrs[name]
             return None if isinstance(value, self._h5py.Empty) else value
 

@@ -78,6 +78,7 @@ class Hdf5Reader(ScannedReader):
         self._columns = columns
         self._files = files
         self._opened: Hdf5File | None = None
+        self._counted: dict[tuple[int, str], int] = {}
 
     @property
     def file(self) -> Hdf5File:
@@ -134,11 +135,12 @@ class Hdf5Reader(ScannedReader):
 
     def length(self, row: int, column: Hdf5Column, /) -> int:
         """Steps of a cell; -1 where it is null."""
-        array = self.array(row, column)
-        if array is None:
-            return -1
-        start, stop = self._span(row, array)
-        return stop - start
+        count = self._counted.get((row, column.name))
+        if count is None:
+            array = self.array(row, column)
+            start, stop = (0, -1) if array is None else self._span(row, array)
+            count = self._counted[row, column.name] = stop - start
+        return count
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T of a column with steps, as the data sets are shaped; None for others."""
@@ -202,7 +204,7 @@ class Hdf5Reader(ScannedReader):
 
     def _read(self, column: Hdf5Column, array: StoredArray, start: int, stop: int) -> NDArray[Any]:
         if column.role == "pixels":
-            return as_objects(list(self._pictures(array, start, stop)))
+            return as_objects([one.tobytes() for one in self._pictures(array, start, stop)])
         values = self.file.steps(array, start, stop)
         if column.role == "signal":
             return values.astype(column.dtype, copy=False)
@@ -213,39 +215,37 @@ class Hdf5Reader(ScannedReader):
                 return as_objects([bytes(one).decode() for one in values])
         return as_objects([bytes(one) for one in values])
 
-    def _pictures(self, array: StoredArray, start: int, stop: int) -> Iterator[bytes]:
-        for data, _ in self._blocks(array, start, stop):
-            yield from (one.tobytes() for one in data)
-
-    def _blocks(self, array: StoredArray, start: int, stop: int) -> Iterator[tuple[NDArray[np.uint8], int]]:
-        """Raw pictures as rows of bytes: a head of PPM or PGM, and the pixels; and how many bytes each has."""
+    def _pictures(self, array: StoredArray, start: int, stop: int) -> NDArray[np.uint8]:
+        """[n, bytes] raw pictures, each a head of PPM or PGM and its pixels."""
         size = pixels(array)
         assert size is not None
         assert array.dtype is not None
         height, width, channels = size
-        head = f"P{6 if channels == 3 else 5}\n{width} {height}\n{255 if array.dtype.itemsize == 1 else 65535}\n"
-        length = len(head) + array.step_bytes
-        at_once = max(1, _SLICE // max(1, length))
+        head = (
+            f"P{6 if channels == 3 else 5}\n{width} {height}\n{255 if array.dtype.itemsize == 1 else 65535}\n".encode()
+        )
+        data = np.empty((stop - start, len(head) + array.step_bytes), np.uint8)
+        data[:, : len(head)] = np.frombuffer(head, np.uint8)
+        at_once = max(1, _SLICE // max(1, data.shape[1]))
         for begin in range(start, stop, at_once):
             values = self.file.steps(array, begin, min(begin + at_once, stop))
             if len(array.shape) == 4 and array.step[2] != channels:
                 values = values.transpose(0, 2, 3, 1)  # channels first
-            data = np.empty((len(values), length), np.uint8)
-            data[:, : len(head)] = np.frombuffer(head.encode(), np.uint8)
             big = np.ascontiguousarray(values.astype(array.dtype.newbyteorder(">"), copy=False))
-            data[:, len(head) :] = big.reshape(len(values), -1).view(np.uint8)
-            yield data, length
+            pieces = big.reshape(len(values), -1).view(np.uint8)
+            data[begin - start : begin - start + len(values), len(head) :] = pieces
+        return data
 
     # ---- cells
 
     def parts(self, rows: Ints, columns: Sequence[str], /) -> Iterator[Ints]:
         """Cuts rows into runs that make one batch each, by the bytes of the columns that are asked for."""
-        sizes = np.zeros(self.count, np.int64)
+        sizes, asked = np.zeros(self.count, np.int64), np.unique(rows)
         for known in (self._columns[name] for name in columns if name in self._columns):
             if known.stepped:
                 width = known.step_bytes if known.role != "encoded" else _ENCODED
-                counts = [max(0, self.length(row, known)) for row in range(self.count)]
-                sizes += np.array(counts, np.int64) * width
+                counts = [max(0, self.length(row, known)) for row in asked.tolist()]
+                sizes[asked] += np.array(counts, np.int64) * width
         self.sizes = sizes
         return super().parts(rows, columns)
 
@@ -277,26 +277,19 @@ class Hdf5Reader(ScannedReader):
             start, stop = self._span(row, array)
             lengths[place] = stop - start
             if column.role == "pixels":
-                parts += [_binaries(data, length) for data, length in self._checked_blocks(row, column, array)]
+                if (stop - start) * (array.step_bytes + 32) > _MOST:
+                    size = (stop - start) * array.step_bytes
+                    raise self._misfit(row, column, f"holds {size:,} bytes of pictures, more than one cell can")
+                parts.append(_binaries(self._pictures(array, start, stop)))
             else:
                 read = self._read(column, array, start, stop)
                 parts.append(_inner(read, kind.value_type))
         offsets = np.concatenate([[0], np.cumsum(np.maximum(lengths, 0))])
         if offsets[-1] > _MOST:
             raise CorruptFileError(f"{self._name}: {offsets[-1]:,} steps are more than an Arrow list holds.")
-        joined = pa.concat_arrays(parts) if parts else pa.array([], kind.value_type)
+        joined = pa.concat_arrays(parts) if len(parts) > 1 else parts[0] if parts else pa.array([], kind.value_type)
         mask = pa.array(lengths < 0) if (lengths < 0).any() else None
         return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), joined, type=kind, mask=mask)
-
-    def _checked_blocks(
-        self, row: int, column: Hdf5Column, array: StoredArray
-    ) -> Iterator[tuple[NDArray[np.uint8], int]]:
-        start, stop = self._span(row, array)
-        if (stop - start) * (array.step_bytes + 32) > _MOST:
-            raise self._misfit(
-                row, column, f"holds {(stop - start) * array.step_bytes:,} bytes of pictures, more than one cell holds"
-            )
-        return self._blocks(array, start, stop)
 
     def _values(self, column: Hdf5Column, kind: pa.DataType, rows: Ints) -> pa.Array:
         values = [self.value(row, column) for row in rows.tolist()]
@@ -361,7 +354,7 @@ def _inner(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _binaries(data: NDArray[np.uint8], length: int) -> pa.Array:
+def _binaries(data: NDArray[np.uint8]) -> pa.Array:
     """[n] values of equally many bytes each, out of the memory where they stand."""
-    offsets = (np.arange(len(data) + 1, dtype=np.int64) * length).astype(np.int32)
+    offsets = (np.arange(len(data) + 1, dtype=np.int64) * data.shape[1]).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(data), [None, pa.py_buffer(offsets), pa.py_buffer(data.reshape(-1))])

@@ -180,7 +180,7 @@ class _Folder:
         if _is_file(place):
             root, name = _in_folder(place)
             store = open_store(root, storage=storage)
-            folder = [path for path, _ in islice(_listed(root, store), _LOOKED_AT) if "/" not in path]
+            folder = [path for path, _ in islice(_listed(root, store), _LOOKED_AT)]
             return _Folder(
                 root=root,
                 store=store,
@@ -231,6 +231,7 @@ class _Folder:
             columns=first,
             listing=[(place, episodes) for _, (place, episodes) in shards],
             blobs=blobs,
+            empty=[place.path for place, episodes in rows if not episodes],
             storage=self.storage,
         )
 
@@ -315,6 +316,7 @@ class Hdf5Dataset(ScannedDataset):
         columns: What of them became which column.
         listing: [shards] the file, and the episodes in it.
         blobs: The files, by path.
+        empty: Paths of files that hold no episode.
         storage: Options of the store; never printed.
     """
 
@@ -322,6 +324,7 @@ class Hdf5Dataset(ScannedDataset):
     columns: Hdf5Columns
     listing: Sequence[tuple[PlacedFile, Sequence[Hdf5Episode]]]
     blobs: Mapping[str, Blob]
+    empty: Sequence[str] = ()
     storage: Mapping[str, str] | None = None
 
     @property
@@ -349,13 +352,19 @@ class Hdf5Dataset(ScannedDataset):
                 message=in_line(f"{source}: {why}"),
                 location=self.listing[0][0].path if self.listing else "",
             )
+        for path in self.empty:
+            text = f"it holds no episode in the layout {self.layout.name!r}, which the first file has"
+            yield Finding(code="hdf5-no-episode", severity="warning", message=text, location=path)
         if depth == "metadata":
             return
+        ends = {place.path: episodes[-1].stop for place, episodes in self.listing}
         for shard, (place, episodes) in zip(self.parts, self.listing, strict=True):
             with closing(shard.open()) as reader:
                 assert isinstance(reader, Hdf5Reader)
                 for row, episode in enumerate(episodes):
                     yield from islice(self._check_episode(reader, place, row, episode), _MOST_FINDINGS)
+                if episodes and episodes[-1].stop is not None:
+                    yield from self._left_over(reader, place, episodes, stop=ends[place.path])
 
     def _check_episode(
         self, reader: Hdf5Reader, place: PlacedFile, row: int, episode: Hdf5Episode
@@ -377,6 +386,21 @@ class Hdf5Dataset(ScannedDataset):
             if length not in {usual, -1}:
                 text = f"it has {length} steps, where most columns of this episode have {usual}"
                 yield _finding("hdf5-length", "error", text, place, episode, name)
+
+    def _left_over(
+        self, reader: Hdf5Reader, place: PlacedFile, episodes: Sequence[Hdf5Episode], *, stop: int | None
+    ) -> Iterator[Finding]:
+        """Steps behind the last episode of data sets that hold those of all."""
+        if episodes[-1].stop != stop:
+            return  # others come
+        for column in self.columns.columns.values():
+            try:
+                array = reader.array(len(episodes) - 1, column) if column.stepped else None
+            except SeqlakeError:
+                continue  # it was said of the episode
+            if array is not None and stop is not None and array.shape[0] > stop:
+                text = f"it has {array.shape[0]} steps, and the last episode ends at {stop}"
+                yield _finding("hdf5-length", "warning", text, place, episodes[-1], column.name)
 
     def _strangers(self, file: Hdf5File, place: PlacedFile, episode: Hdf5Episode) -> Iterator[Finding]:
         if isinstance(self.layout, DeclaredLayout):
