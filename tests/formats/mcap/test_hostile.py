@@ -116,7 +116,7 @@ def test_bytes_that_were_changed(drives: dict[str, Path], tmp_path: Path, kind: 
     data = path.read_bytes()
     rng = random.Random(5)
     outcomes = {"error": 0, "read": 0}
-    for _ in range(40):
+    for _ in range(25):
         changed = bytearray(data)
         for _ in range(rng.choice([1, 1, 8])):
             changed[rng.randrange(len(data))] = rng.choice([0, 1, 0x7F, 0xFF, rng.randrange(256)])
@@ -127,10 +127,9 @@ def test_bytes_that_were_changed(drives: dict[str, Path], tmp_path: Path, kind: 
             assert sl.validate(ds, depth="metadata") is not None
             ds.to_arrow()
             outcomes["read"] += 1
-        except SeqlakeError as error:
-            assert str(error)
+        except SeqlakeError:
             outcomes["error"] += 1
-    assert sum(outcomes.values()) == 40
+    assert sum(outcomes.values()) == 25
 
 
 def test_a_chunk_that_was_changed_is_never_read(tmp_path: Path) -> None:
@@ -222,12 +221,9 @@ def test_a_summary_that_leads_elsewhere(tmp_path: Path, offset: int) -> None:
         struct.pack_into("<Q", data, indexes(data, start)[1] + 16, offset)
 
     path = summarized(tmp_path / "x.mcap", change)
-    try:
-        ds = sl.open(path)
-        assert ds["x"]["x"][:, 0].tolist() == list(range(50))
-        assert "mcap-no-summary" in {finding.code for finding in sl.validate(ds).warnings}
-    except CorruptFileError as error:
-        assert "chunk" in str(error)
+    ds = sl.open(path)
+    assert ds["x"]["x"][:, 0].tolist() == list(range(50))
+    assert "mcap-no-summary" in {finding.code for finding in sl.validate(ds).warnings}
 
 
 def test_a_chunk_that_is_listed_often_is_read_once(tmp_path: Path) -> None:

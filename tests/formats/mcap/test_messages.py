@@ -110,7 +110,7 @@ def test_every_standard_type(*, ros1: bool) -> None:
         data = bytes(store.serialize_ros1(sent, name) if ros1 else store.serialize_cdr(sent, name))
         decoder = schemas.decoder_of(topic, None)
         assert listed(decoder.decode(memoryview(data))) == plain(sent), name
-        for cut in {0, 1, len(data) // 2, len(data) - 1} - {len(data)}:
+        for cut in {len(data) // 2, len(data) - 1} - {len(data)}:
             if 0 <= cut < len(data):
                 _cut(decoder, data[:cut], plain(sent))
 

@@ -45,7 +45,7 @@ _POSES = ("translation.x", "translation.y", "translation.z", "rotation.x", "rota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class TopicStream:
     """Messages of one topic that share their times: all, those of one frame, or those of some joints.
 
     Attributes:
@@ -88,7 +88,7 @@ class TopicColumn:
 
     name: str
     source: str
-    stream: Stream
+    stream: TopicStream
     role: Role
     paths: tuple[str, ...]
     column: Column
@@ -145,7 +145,7 @@ class _Draft:
     paths: tuple[str, ...]
     kind: pa.DataType
     type: ColumnType | None = None
-    stream: Stream | None = None
+    stream: TopicStream | None = None
 
 
 def by_default(topic: Looked, /) -> tuple[list[TopicColumn], str]:
@@ -187,7 +187,7 @@ def _of_frame(topic: Looked, name: str) -> _Draft:
     prefix = "transform." if "transform" in first else ""
     kind = Trajectory(dim=7, dtype=pa.float64(), names=list(_POSES), coordinate_frame=parent)
     paths = tuple(prefix + path for path in _POSES)
-    stream = Stream(topic=topic.name, pick="frame", names=(name,))
+    stream = TopicStream(topic=topic.name, pick="frame", names=(name,))
     return _Draft(name, "signal", paths, pa.list_(pa.list_(pa.float64(), 7)), kind, stream)
 
 
@@ -207,7 +207,7 @@ def _of_joints(topic: Looked) -> Iterator[_Draft]:
                 continue
             size = len(names)
             kind = Trajectory(dim=size, dtype=pa.float64(), names=list(names))
-            stream = Stream(topic=topic.name, pick="joints", names=names)
+            stream = TopicStream(topic=topic.name, pick="joints", names=names)
             label = path if number == 0 else f"{path}.{number + 1}"
             yield _Draft(label, "signal", (path,), pa.list_(pa.list_(pa.float64(), size)), kind, stream)
 
@@ -319,7 +319,7 @@ def _column(topic: Looked, draft: _Draft) -> TopicColumn:
     return TopicColumn(
         name=stem,
         source=facts["source"],
-        stream=draft.stream or Stream(topic=topic.name),
+        stream=draft.stream or TopicStream(topic=topic.name),
         role=draft.role,
         paths=draft.paths,
         column=Column(stem, draft.kind, kind),
@@ -484,7 +484,7 @@ def _wanted_joints(wanted: Wanted, topic: Looked, path: str, names: tuple[str, .
     if missing:
         raise _refused(wanted, f"no joint is called {missing[0]!r}; there are {', '.join(known)}")
     kind = Trajectory(dim=len(names), dtype=pa.float64(), names=list(names))
-    stream = Stream(topic=topic.name, pick="joints", names=names)
+    stream = TopicStream(topic=topic.name, pick="joints", names=names)
     return _Draft(path, "signal", (path,), pa.list_(pa.list_(pa.float64(), len(names))), kind, stream)
 
 
@@ -532,7 +532,7 @@ def named(columns: Sequence[TopicColumn], taken: Sequence[str], /) -> list[Topic
 def timed(columns: Sequence[TopicColumn], taken: Sequence[str], /) -> list[TopicColumn]:
     """Each column with the column of its times, which those of one stream share."""
     names = {*taken, *(one.name for one in columns)}
-    known: dict[Stream, str] = {}
+    known: dict[TopicStream, str] = {}
     result = []
     for one in columns:
         stream = replace(one.stream, times="")

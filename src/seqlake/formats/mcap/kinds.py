@@ -33,7 +33,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Text in UTF-8."""
+    """Text, which is UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class MessageDecoder(Protocol):
 
     @property
     def kind(self) -> Group:
-        """What they hold."""
+        """What all of them hold."""
 
     def decode(self, data: memoryview, /) -> dict[str, Any]:
         """One message as plain values; CorruptFileError where it is none."""

@@ -60,7 +60,7 @@ class LogMessage(NamedTuple):
     data: memoryview
 
 
-class Span(NamedTuple):
+class LogSpan(NamedTuple):
     """A part of a log: bytes `start` to `stop` of the file, the times in it, and its channels where they are known."""
 
     start: int
@@ -71,7 +71,7 @@ class Span(NamedTuple):
     bare: bool = False
 
 
-class Log(Protocol):
+class MessageLog(Protocol):
     """One file of messages; picklable."""
 
     @property
@@ -85,6 +85,10 @@ class Log(Protocol):
     @property
     def span(self) -> tuple[int, int] | None:
         """Times of the first and the last message; None where there is none."""
+
+    @property
+    def spans(self) -> Sequence[LogSpan]:
+        """Its chunks, in the order of the file; none where it has none."""
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError, SeqlakeError
-from seqlake.formats.mcap.columns import Stream, TopicColumn
+from seqlake.formats.mcap.columns import TopicColumn, TopicStream
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import Column, Schema
@@ -19,7 +19,7 @@ from seqlake.spec.schema import Column, Schema
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from seqlake.formats.mcap.recordings import Recording
+    from seqlake.formats.mcap.recordings import LoggedRun
 
 NOTE = "seqlake"
 """The name of the metadata record."""
@@ -40,7 +40,7 @@ class Kept:
     columns: Sequence[TopicColumn]
 
 
-def restored(recordings: Sequence[Recording], /) -> Kept | None:
+def restored(recordings: Sequence[LoggedRun], /) -> Kept | None:
     """The dataset that all of these were written from; None where one was not, or another one was."""
     notes = [_note(one) for one in recordings]
     first = notes[0] if notes else None
@@ -58,7 +58,7 @@ def restored(recordings: Sequence[Recording], /) -> Kept | None:
     return Kept(schema=schema, columns=columns)
 
 
-def _note(recording: Recording) -> Mapping[str, str] | None:
+def _note(recording: LoggedRun) -> Mapping[str, str] | None:
     note = recording.logs[0].notes.get(NOTE) if len(recording.logs) == 1 else None
     return note if note is not None and note.get("format") == FORMAT and {"schema", "row"} <= note.keys() else None
 
@@ -72,14 +72,14 @@ def _column(schema: Schema, name: str, described: Mapping[str, object]) -> Topic
     return TopicColumn(
         name=name,
         source=topic,
-        stream=Stream(topic=topic),
+        stream=TopicStream(topic=topic),
         role=role,
         paths=tuple(map(str, paths)),
         column=schema[name],
     )
 
 
-def nulls_of(recording: Recording, /) -> frozenset[str]:
+def nulls_of(recording: LoggedRun, /) -> frozenset[str]:
     """The columns whose cell is null, though their topic is there."""
     note = _note(recording) or {}
     try:
@@ -89,7 +89,7 @@ def nulls_of(recording: Recording, /) -> frozenset[str]:
     return frozenset(map(str, listed)) if isinstance(listed, list) else frozenset()
 
 
-def known_of(recording: Recording, schema: Schema, /) -> pa.Table:
+def known_of(recording: LoggedRun, schema: Schema, /) -> pa.Table:
     """The one row of a recording: all columns whose cells are no messages.
 
     Raises:

@@ -11,7 +11,7 @@ from seqlake.errors import CorruptFileError, DatasetNotFoundError, SeqlakeError,
 from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.mcap import bag, sqlite, wire
-from seqlake.formats.mcap.logs import LAST, Log, LogMessage, Topic
+from seqlake.formats.mcap.logs import LAST, LogMessage, MessageLog, Topic
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _LISTED = re.compile(r"^\s*-\s+['\"]?([^\s'\"]+\.(?:mcap|db3)(?:\.zstd)?)['\"]?\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class LoggedRun:
     """One recording, in one file or in several, one after another; picklable.
 
     Attributes:
@@ -41,7 +41,7 @@ class Recording:
 
     id: str
     path: str
-    logs: Sequence[Log]
+    logs: Sequence[MessageLog]
     findings: Sequence[Finding] = ()
 
     @property
@@ -106,7 +106,7 @@ def _holds_some(store: Store, root: str) -> bool:
     return not others and any(name.endswith(_ENDINGS) for name in near)
 
 
-def recordings_at(location: str, /, *, storage: Mapping[str, str] | None = None) -> tuple[str, list[Recording]]:
+def recordings_at(location: str, /, *, storage: Mapping[str, str] | None = None) -> tuple[str, list[LoggedRun]]:
     """The root, and all recordings below a location, in the order of their names.
 
     Raises:
@@ -144,8 +144,8 @@ def _grouped(store: Store) -> list[tuple[str, list[str]]]:
     return sorted(groups.items())
 
 
-def _one_file(store: Store, name: str) -> Recording:
-    return Recording(id=name.rpartition(".")[0] or name, path=name, logs=(_log(_blob(store, name)),))
+def _one_file(store: Store, name: str) -> LoggedRun:
+    return LoggedRun(id=name.rpartition(".")[0] or name, path=name, logs=(_log(_blob(store, name)),))
 
 
 def _blob(store: Store, path: str) -> Blob:
@@ -155,13 +155,13 @@ def _blob(store: Store, path: str) -> Blob:
         raise DatasetNotFoundError(f"No recording is at {join(store.root, path)}.", path=path) from None
 
 
-def _log(blob: Blob) -> Log:
+def _log(blob: Blob) -> MessageLog:
     if blob.location.endswith(".bag"):
         return bag.read(blob)
     return sqlite.read(blob) if blob.location.endswith(".db3") else wire.read(blob)
 
 
-def _opened(store: Store, path: str, files: list[str], name: str) -> Recording:
+def _opened(store: Store, path: str, files: list[str], name: str) -> LoggedRun:
     if path in files:
         packed = path.endswith(_PACKED)
         if packed:
@@ -172,7 +172,7 @@ def _opened(store: Store, path: str, files: list[str], name: str) -> Recording:
         return _one_file(store, path)
     findings, ordered = _ordered(store, path, files)
     logs = tuple(_log(_blob(store, one)) for one in ordered)
-    return Recording(id=path or name, path=path or ".", logs=logs, findings=findings)
+    return LoggedRun(id=path or name, path=path or ".", logs=logs, findings=findings)
 
 
 def _ordered(store: Store, folder: str, files: list[str]) -> tuple[list[Finding], list[str]]:
@@ -211,7 +211,7 @@ def _finding(code: str, severity: str, text: str, place: str) -> Finding:
     return Finding(code=code, severity="error" if severity == "error" else "warning", message=text, location=place)
 
 
-def unique_ids(recordings: Sequence[Recording], /) -> list[str]:
+def unique_ids(recordings: Sequence[LoggedRun], /) -> list[str]:
     """An id for each: its path without the ending, or with it where two would be equal."""
     ids = [one.id for one in recordings]
     return [one.path if ids.count(one.id) > 1 else one.id for one in recordings] if len(set(ids)) < len(ids) else ids

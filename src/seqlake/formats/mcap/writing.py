@@ -128,8 +128,8 @@ class McapSink:
 
     def channels(self) -> dict[str, Channel]:
         """The columns that become messages."""
-        made = ((name, _channel(column)) for name, column in self.schema.items())
-        return {name: one for name, one in made if one is not None}
+        turned = ((name, _channel(column)) for name, column in self.schema.items())
+        return {name: one for name, one in turned if one is not None}
 
     def rate(self, column: Column, /) -> Fraction | None:
         """Steps per second of a column; None where a column says the time of each, or the video does.
@@ -292,13 +292,13 @@ class RowWriter:
         """Packets in the order in which they are decoded, logged in the order of the frames' times."""
         cell = self._row.column(name)[0].as_py()
         packets = list(self._packets(cell, channel.column))
-        shown = np.array([one.shown for one in packets], np.int64)
-        order = np.argsort(shown, kind="stable")
+        pts = np.array([one.pts for one in packets], np.int64)
+        order = np.argsort(pts, kind="stable")
         if channel.column.timestamps in self._schema:
             times = np.empty(len(packets), np.int64)
             times[order] = self._times(channel.column, len(packets))
         else:
-            times = shown + self._begin
+            times = pts + self._begin
         logged = np.sort(times)
         for number, one in enumerate(packets):
             message = _new(channel)(data=one.data, format=one.format)
