@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from seqlake.formats._mapping import Wanted
 
 Role = Literal["signal", "list", "values", "image", "video", "cloud"]
+TEXT = "text"
+"""The type of columns of texts, one or several a step."""
+
 OPTIONS = ("fields", "resample", "names", "frame")
 """What a mapping says of a column besides its source and its type."""
 
@@ -241,7 +244,7 @@ def _of_field(topic: Looked, path: str, kind: Kind) -> _Draft | str:
     if isinstance(kind, Number | Moment):
         return _scalar(path, kind)
     if isinstance(kind, Words | Octets):
-        return _Draft(path, "values", (path,), pa.list_(pa.string() if isinstance(kind, Words) else pa.binary()))
+        return _texts(path, kind, many=False)
     assert isinstance(kind, Many)
     if isinstance(kind.of, Number):
         sizes = [kind.size] if kind.size is not None else topic.sizes(path)
@@ -249,13 +252,19 @@ def _of_field(topic: Looked, path: str, kind: Kind) -> _Draft | str:
             return f"{path} is empty"
         return _numbers(topic, path, (path,), [], size=sizes[0] if len(sizes) == 1 else None)
     if isinstance(kind.of, Words | Octets):
-        inner = pa.string() if isinstance(kind.of, Words) else pa.binary()
-        return _Draft(path, "values", (path,), pa.list_(pa.list_(inner)))
+        return _texts(path, kind.of, many=True)
     if isinstance(kind.of, Group) and (vector := _vector(kind.of)):
         number = _common([step_into(kind.of, one) for one in vector])
         signal = Trajectory(dtype=number, names=vector, shape=None)
         return _Draft(path, "list", (path, *vector), pa.list_(pa.list_(pa.list_(number))), signal)
     return f"{path} is a list of messages"
+
+
+def _texts(path: str, kind: Words | Octets, *, many: bool) -> _Draft:
+    """Texts or bytes, whose type says no more than when each was."""
+    inner = pa.string() if isinstance(kind, Words) else pa.binary()
+    named = ColumnType(TEXT if isinstance(kind, Words) else "bytes")
+    return _Draft(path, "values", (path,), pa.list_(pa.list_(inner) if many else inner), named)
 
 
 def _scalar(path: str, kind: Number | Moment) -> _Draft:

@@ -172,7 +172,7 @@ def _opened(store: Store, path: str, files: list[str], name: str) -> LoggedRun:
         return _one_file(store, path)
     findings, ordered = _ordered(store, path, files)
     logs = tuple(_log(_blob(store, one)) for one in ordered)
-    return LoggedRun(id=path or name, path=path or ".", logs=logs, findings=findings)
+    return LoggedRun(id=path or name, path=path or name, logs=logs, findings=findings)
 
 
 def _ordered(store: Store, folder: str, files: list[str]) -> tuple[list[Finding], list[str]]:

@@ -22,6 +22,7 @@ from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.references import open_reference
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats.mcap import movies, protos
+from seqlake.formats.mcap.columns import TEXT
 from seqlake.formats.mcap.ours import FORMAT, NOTE
 from seqlake.formats.mcap.schemas import message_class
 from seqlake.media import format_of
@@ -129,7 +130,18 @@ class McapSink:
     def channels(self) -> dict[str, Channel]:
         """The columns that become messages."""
         turned = ((name, _channel(column)) for name, column in self.schema.items())
-        return {name: one for name, one in turned if one is not None}
+        return {name: one for name, one in turned if one is not None and not self._is_timeless(one)}
+
+    def _is_timeless(self, channel: Channel) -> bool:
+        """Texts that nothing says the time of: a list of the row."""
+        return (
+            channel.role == "values"
+            and channel.column.timestamps not in self.schema
+            and self._rate(channel.column) is None
+        )
+
+    def _rate(self, column: Column) -> Fraction | None:
+        return own_rate(column) or clock_of(self.schema).rate or (None if self.fps is None else exact(self.fps))
 
     def rate(self, column: Column, /) -> Fraction | None:
         """Steps per second of a column; None where a column says the time of each, or the video does.
@@ -139,7 +151,7 @@ class McapSink:
         """
         if column.timestamps in self.schema or column.name in self.schema.stamp_columns or column.medium == "video":
             return None
-        known = own_rate(column) or clock_of(self.schema).rate or (None if self.fps is None else exact(self.fps))
+        known = self._rate(column)
         if known is None:
             raise SchemaMismatchError(
                 f"Column {column.name!r}: expected a rate, so that its messages have times; nothing says it.",
@@ -238,7 +250,8 @@ def _channel(column: Column) -> Channel | None:
             column=column, role="video", kind=protos.VIDEO, schema=protos.picture_schema(protos.VIDEO), paths=("",)
         )
     kind = column.logical
-    if pa.types.is_list(kind) and is_text(kind.value_type) and column.type is None:
+    plain = column.type is None or column.type.type == TEXT
+    if pa.types.is_list(kind) and is_text(kind.value_type) and plain:
         name, schema, _ = protos.signal_schema(column.name, "text", None)
         return Channel(column=column, role="values", kind=name, schema=schema, paths=("values[0]",))
     return None
