@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import InvalidMetadataError, in_line
+from seqlake.errors import CorruptFileError, InvalidMetadataError, in_line
 from seqlake.formats.mcap import pictures
 from seqlake.formats.mcap.kinds import (
+    MISFITS,
     Group,
     Kind,
     Many,
@@ -155,7 +156,10 @@ def by_default(topic: Looked, /) -> tuple[list[TopicColumn], str]:
     """The columns that a topic becomes unasked, and why some of it is none (or nothing)."""
     if not topic.samples:
         return [], "it has no messages"
-    drafts, why = _drafts(topic)
+    try:
+        drafts, why = _drafts(topic)
+    except (CorruptFileError, *MISFITS) as error:
+        return [], in_line(f"its messages are not what {topic.kind.name} is: {error}")
     if len(drafts) > _MOST_COLUMNS:
         why = f"only the first {_MOST_COLUMNS} of its {len(drafts)} fields are columns: map those that you want"
         drafts = drafts[:_MOST_COLUMNS]
@@ -372,7 +376,12 @@ def by_map(wanted: Mapping[str, Wanted], topics: Mapping[str, Looked], /) -> lis
 
 def _wanted(wanted: Wanted, topics: Mapping[str, Looked]) -> TopicColumn:
     topic, path = _topic_of(wanted, topics)
-    draft = _wanted_draft(wanted, topic, path)
+    try:
+        draft = _wanted_draft(wanted, topic, path)
+    except (CorruptFileError, *MISFITS) as error:
+        if isinstance(error, InvalidMetadataError):
+            raise
+        raise _refused(wanted, f"its messages are not what {topic.kind.name} is: {error}") from None
     if _is_open(wanted, draft):
         draft = _numbers(topic, path, draft.paths, [])
     column = _column(topic, draft)

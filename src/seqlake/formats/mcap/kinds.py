@@ -23,6 +23,10 @@ MOST_FIELDS = 4096
 """Of one message, in all its groups."""
 
 
+MISFITS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""What reading raises of a message that has the name of a known type, and other fields."""
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """One number: `dtype` is numpy's name, `labels` what the values of an enumeration are called."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from seqlake.errors import CorruptFileError, ValidationError, in_line
 from seqlake.formats.mcap import clock, pictures
 from seqlake.formats.mcap.columns import TopicColumn, TopicStream, stamp_path
-from seqlake.formats.mcap.kinds import value_at
+from seqlake.formats.mcap.kinds import MISFITS, value_at
 from seqlake.shards.scanned import ScannedReader
 
 if TYPE_CHECKING:
@@ -212,7 +212,11 @@ class RecordingReader(ScannedReader):
         decoded = {} if plain and not header else decoder.decode(message.data)
         stamp = self._stamps[message.topic] if header or decoded else None
         for stream in streams:
-            chosen = stream.chosen(decoded)
+            try:
+                chosen = stream.chosen(decoded)
+                steps = [] if chosen is None else [_step(one, chosen, decoder) for one in columns[stream]]
+            except MISFITS as error:
+                raise CorruptFileError(f"it is not what {decoder.kind.name} is: {error}") from None
             if chosen is None:
                 continue
             where = chosen if stream.pick == "frame" else decoded
@@ -220,8 +224,8 @@ class RecordingReader(ScannedReader):
             stamped_at = _stamp_in(where, stamp, stream) if stamp or stream.pick == "frame" else None
             moment = stamped_at if header and stamped_at is not None else message.time
             track.times.append(message.sequence if self._reading.stamp == "step" else moment)
-            for one in columns[stream]:
-                track.values[one.name].append(_step(one, chosen, decoder))
+            for one, step in zip(columns[stream], steps, strict=True):
+                track.values[one.name].append(step)
                 if one.role == "video":
                     track.stamped_at.append(message.time if stamped_at is None else stamped_at)
                     track.codec = pictures.codec_of(chosen)
@@ -443,7 +447,10 @@ def _cell(one: TopicColumn, values: list[Any], kind: pa.DataType, location: str)
     total = sum(len(value) for value in values if isinstance(value, bytes))
     if total > _MOST_CELL:
         raise _too_large(one, total, location)
-    return _list(pa.array(values, kind.value_type), kind)
+    try:
+        return _list(pa.array(values, kind.value_type), kind)
+    except (pa.ArrowException, *MISFITS) as error:
+        raise CorruptFileError(f"{location}: column {one.name!r}: {error}.", path=location) from None
 
 
 def _too_large(one: TopicColumn, total: int, location: str) -> CorruptFileError:

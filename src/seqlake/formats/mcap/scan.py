@@ -435,7 +435,7 @@ class _Parts:
     def _known(self, number: int, name: str, parts: Sequence[Segment], schema: Schema, seen: set[str]) -> pa.Table:
         recording = self.recordings[number]
         if self.plan.declared is not None:
-            table = ours.known_of(recording, schema)
+            table = self._kept(recording)
         else:
             first, last = recording.span or (0, 0)
             starts = [max(part.start, first) if recording.span else None for part in parts]
@@ -462,6 +462,11 @@ class _Parts:
                 pa.array([recording.logs[0].blob.location.removeprefix(f"{self.root}/")] * len(parts), pa.string()),
             )
         return table
+
+    def _kept(self, recording: LoggedRun) -> pa.Table:
+        """The row that a file of ours was."""
+        assert self.plan.declared is not None
+        return ours.known_of(recording, self.plan.declared, [one.name for one in self.plan.reading.columns])
 
     def _shard(
         self,
