@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import seqlake as sl
+from seqlake.errors import CorruptFileError
 from seqlake.files.blobs import LocalBlob
 from seqlake.formats import mcap
 from seqlake.formats.mcap import bag, wire
@@ -187,3 +188,35 @@ def test_ranges_of_a_store_are_enough(place: Path, kind: str) -> None:
     messages = [(m.topic, m.time, bytes(m.data)) for m in reader.read(over).messages()]
     assert messages == [(m.topic, m.time, bytes(m.data)) for m in reader.read(whole).messages()]
     assert reads
+
+
+@pytest.mark.parametrize("way", ["bz2", "lz4", "message", "file"])
+def test_recordings_that_are_packed(tmp_path: Path, way: str) -> None:
+    """As ROS packs them: chunks of ROS 1, each message of ROS 2; a file that is packed as a whole is said."""
+    rosbags = pytest.importorskip("rosbags")
+    assert rosbags
+    from rosbags import rosbag1, rosbag2
+
+    store, listed = by_hand.drive("ros1" if way in {"bz2", "lz4"} else "sqlite", count=8)
+    listed = [one for one in listed if one[0] == "/odom"]
+    writer: Any
+    if way in {"bz2", "lz4"}:
+        place = tmp_path / "x.bag"
+        writer = rosbag1.Writer(place)
+        writer.set_compression(getattr(rosbag1.Writer.CompressionFormat, way.upper()))
+    else:
+        place = tmp_path / "x"
+        writer = rosbag2.Writer(place, version=9)
+        writer.set_compression(getattr(rosbag2.CompressionMode, way.upper()), rosbag2.CompressionFormat.ZSTD)
+    with writer:
+        connection = writer.add_connection("/odom", "nav_msgs/msg/Odometry", typestore=store)
+        for _, time, message in listed:
+            serialize = store.serialize_ros1 if way in {"bz2", "lz4"} else store.serialize_cdr
+            writer.write(connection, time, serialize(message, "nav_msgs/msg/Odometry"))
+    if way == "file":
+        with pytest.raises(CorruptFileError, match="packed as a whole"):
+            sl.open(place)
+        return
+    np.testing.assert_array_equal(
+        sl.open(place)["x"]["odom_pose_covariance"], [m.pose.covariance for _, _, m in listed]
+    )

@@ -214,6 +214,18 @@ def unpacked(data: memoryview, compression: str, size: int, /) -> memoryview:
     return memoryview(content)
 
 
+def unpacked_message(data: memoryview, /) -> memoryview:
+    """A message that ROS 2 packed by itself.
+
+    Raises:
+        CorruptFileError: It is no zstd, or larger than any message.
+    """
+    content = _zstd(data, MOST_CHUNK)
+    if len(content) > MOST_CHUNK:
+        raise CorruptFileError(f"a message unpacks to more than {MOST_CHUNK:,} bytes")
+    return memoryview(content)
+
+
 def _zstd(data: memoryview, size: int) -> bytes:
     zstandard = require("zstandard", extra="mcap")
     parts, held = [], 0

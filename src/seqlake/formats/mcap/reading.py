@@ -316,6 +316,20 @@ class RecordingReader(ScannedReader):
                 yield from self._check_times(stream)
         for number in range(len(self._segments)):
             yield from self._check_row(np.array([number], np.int64))
+            yield from self._check_keyframes(self._segments[number])
+
+    def _check_keyframes(self, part: Segment) -> Iterator[tuple[str, str, str]]:
+        for one in self._reading.columns:
+            if one.role != "video" or one.name in self._absent:
+                continue
+            try:
+                track = self._gathered(part, [one.name])[one.stream]
+            except CorruptFileError:
+                continue  # said where the row is read
+            lost = len(track.times) - len(self._packets(one, track))
+            if lost:
+                text = f"{lost} of {len(track.times)} packets come before the first keyframe: they are left out"
+                yield "mcap-keyframe", one.name, text
 
     def _check_row(self, row: Ints) -> Iterator[tuple[str, str, str]]:
         try:
