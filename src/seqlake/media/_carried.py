@@ -37,7 +37,7 @@ class Carried(NamedTuple):
     note: str = ""
 
     def __str__(self) -> str:
-        here = " of a copy on this disk" if "file.location" in self.call else ""
+        here = " of a copy on this disk" if "file.location" in self.call and not self.call.startswith("sl.") else ""
         return f"{self.what}, read by `{self.call}`{here}{self.note}"
 
 

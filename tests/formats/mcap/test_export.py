@@ -20,6 +20,8 @@ from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.formats.mcap import protos
 from seqlake.media import encode_image
 
+from . import by_hand
+
 pytest.importorskip("mcap_protobuf")
 
 from mcap.reader import make_reader
@@ -200,6 +202,23 @@ def test_times_before_the_clock_begins_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="'a'.*'t' has times before 0"):
         sl.convert(ds, tmp_path / "out", to="mcap", workers=1)
     assert not list((tmp_path / "out").rglob("*.mcap"))
+
+
+@pytest.mark.parametrize("options", [{}, {"fps": 25}])
+def test_a_recording_there_and_back(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Native rates with their times, or one clock: what was read is what is read again."""
+    drive = by_hand.write(tmp_path, "mcap-ros2")
+    ds = sl.scan(drive, **options)
+    sl.convert(ds, tmp_path / "out", to="mcap", workers=1)
+    again = sl.open(tmp_path / "out")
+    assert again.schema.names == ds.schema.names
+    one, two = ds.to_arrow(), again.to_arrow()
+    for name in ds.schema.names:
+        assert one[name].equals(two[name]), name
+        assert ds.schema[name].type == again.schema[name].type, name
+    if not options:
+        times = [time for time, _ in official(tmp_path / "out" / "drive.mcap")["/note"]]
+        assert times == list(ds["drive"]["note_time"])
 
 
 def test_foxglove_itself_reads_it(exported: Path) -> None:

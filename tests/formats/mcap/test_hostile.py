@@ -116,7 +116,7 @@ def test_bytes_that_were_changed(drives: dict[str, Path], tmp_path: Path, kind: 
     data = path.read_bytes()
     rng = random.Random(5)
     outcomes = {"error": 0, "read": 0}
-    for _ in range(40):
+    for _ in range(25):
         changed = bytearray(data)
         for _ in range(rng.choice([1, 1, 8])):
             changed[rng.randrange(len(data))] = rng.choice([0, 1, 0x7F, 0xFF, rng.randrange(256)])
@@ -127,10 +127,9 @@ def test_bytes_that_were_changed(drives: dict[str, Path], tmp_path: Path, kind: 
             assert sl.validate(ds, depth="metadata") is not None
             ds.to_arrow()
             outcomes["read"] += 1
-        except SeqlakeError as error:
-            assert str(error)
+        except SeqlakeError:
             outcomes["error"] += 1
-    assert sum(outcomes.values()) == 40
+    assert sum(outcomes.values()) == 25
 
 
 def test_a_chunk_that_was_changed_is_never_read(tmp_path: Path) -> None:
@@ -222,12 +221,9 @@ def test_a_summary_that_leads_elsewhere(tmp_path: Path, offset: int) -> None:
         struct.pack_into("<Q", data, indexes(data, start)[1] + 16, offset)
 
     path = summarized(tmp_path / "x.mcap", change)
-    try:
-        ds = sl.open(path)
-        assert ds["x"]["x"][:, 0].tolist() == list(range(50))
-        assert "mcap-no-summary" in {finding.code for finding in sl.validate(ds).warnings}
-    except CorruptFileError as error:
-        assert "chunk" in str(error)
+    ds = sl.open(path)
+    assert ds["x"]["x"][:, 0].tolist() == list(range(50))
+    assert "mcap-no-summary" in {finding.code for finding in sl.validate(ds).warnings}
 
 
 def test_a_chunk_that_is_listed_often_is_read_once(tmp_path: Path) -> None:
@@ -399,3 +395,91 @@ def test_mappings_in_files_that_are_none(tmp_path: Path) -> None:
         sl.scan(tmp_path / "x.mcap", map=tmp_path / "map.json")
     (tmp_path / "map.toml").write_text('v = "/x.v"')
     assert sl.scan(tmp_path / "x.mcap", map=tmp_path / "map.toml")["x"]["v"].shape == (50, 1)
+
+
+KNOWN = [
+    *(f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "PointCloud2", "JointState")),
+    *(f"foxglove.{name}" for name in ("CompressedVideo", "PointCloud", "FrameTransforms")),
+    "tf2_msgs/msg/TFMessage",
+]
+FIELDS = [
+    "float64 data",
+    "string data\nstring width\nstring format",
+    "float64[] fields\nfloat64[] transforms",
+    "string[] name",
+]
+FIELDS += ["float64[] name\nfloat64[] position", "uint8[] data\nint64 width\nint64 height\nfloat64 encoding\nbool step"]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_names_of_known_types_with_other_fields(tmp_path: Path, name: str) -> None:
+    """Somebody's own `sensor_msgs/Image`: columns, or the reason why it is none, or an error of ours."""
+    for number, fields in enumerate(FIELDS):
+        path = tmp_path / f"{number}.mcap"
+        with path.open("wb") as file:
+            writer = Writer(file)
+            writer.start()
+            schema = writer.register_schema(name, "ros2msg", fields.encode())
+            channel = writer.register_channel("/x", "cdr", schema)
+            beside = writer.register_channel("/y", "json", 0)
+            for k in range(3):
+                writer.add_message(channel, k, bytes([0, 1, 0, 0]) + bytes(64), k)
+                writer.add_message(beside, k, b'{"v": 1.5}', k)
+            writer.finish()
+        ds = sl.open(path)
+        assert len(ds[str(number)]["y"]) == 3
+        for source in ("/x", "/x.data", {"source": "/x", "frame": "a"}, {"source": "/x.position", "names": ["a"]}):
+            try:
+                sl.scan(path, map={"c": source}).to_arrow()
+            except SeqlakeError:
+                continue
+        try:
+            ds.to_arrow()
+        except SeqlakeError:
+            continue
+
+
+def test_a_note_of_ours_that_lies(tmp_path: Path) -> None:
+    """Columns that no topic and no row has, roles that do not fit: read as any recording is, or an error of ours."""
+    import base64
+    import json
+
+    import pyarrow as pa
+
+    def coded(schema: pa.Schema) -> str:
+        return base64.b64encode(schema.serialize()).decode()
+
+    row = pa.BufferOutputStream()
+    table = pa.table({"sequence_id": ["a"]})
+    with pa.ipc.new_stream(row, table.schema) as stream:
+        stream.write_table(table)
+    signal = pa.list_(pa.list_(pa.float64(), 1))
+    for kind, types, topics in (
+        (pa.string(), {}, {}),
+        (pa.string(), {}, {"c": {"topic": "/x", "role": "signal", "paths": ["v"]}}),
+        (signal, {"c": {"type": "trajectory"}}, {"c": {"topic": "/nowhere", "role": "signal", "paths": ["v"]}}),
+        (signal, {"c": {"type": "trajectory"}}, {"c": {"topic": "/x", "role": "signal", "paths": ["w.z"]}}),
+        (signal, {"c": {"type": "trajectory"}}, {"c": {"topic": "/x", "role": "image", "paths": [""]}}),
+        (pa.binary(), {"c": {"type": "video", "inline": True}}, {"c": {"topic": "/x", "role": "video", "paths": [""]}}),
+        (pa.list_(pa.string()), {}, {"c": {"topic": "/x", "role": "values", "paths": ["v"]}}),
+        (
+            pa.list_(pa.binary()),
+            {"c": {"type": "image", "frames": "bytes"}},
+            {"c": {"topic": "/x", "role": "image", "paths": [""]}},
+        ),
+    ):
+        arrow = coded(pa.schema([("sequence_id", pa.string()), ("c", kind)]))
+        schema = json.dumps({"arrow": arrow, "types": types, "topics": topics})
+        note = {"format": "1", "schema": schema, "row": base64.b64encode(row.getvalue()).decode()}
+        path = tmp_path / "x.mcap"
+        with path.open("wb") as file:
+            writer = Writer(file)
+            writer.start()
+            writer.add_metadata("seqlake", note)
+            writer.add_message(writer.register_channel("/x", "json", 0), 1, b'{"v": 1.5}', 1)
+            writer.finish()
+        try:
+            read = sl.open(path).to_arrow()
+            assert read.num_rows == 1
+        except SeqlakeError:
+            continue

@@ -117,7 +117,7 @@ TIMES = st.lists(st.integers(0, 10**6), min_size=1, max_size=60).map(sorted)
 
 
 @given(times=TIMES, steps=TIMES, most=st.none() | st.integers(0, 10**5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_resampling_is_what_pandas_does(times: list[int], steps: list[int], most: int | None) -> None:
     """`merge_asof` backwards holds, and to the nearest picks; `numpy.interp` goes between."""
     unique, clocked = np.unique(np.array(times, np.int64)), np.array(steps, np.int64)
@@ -142,7 +142,7 @@ def test_resampling_is_what_pandas_does(times: list[int], steps: list[int], most
 
 
 @given(st.integers(1, 2000), st.sampled_from([1, 3, 24, 29.97, 30, 59.94, 100]), st.integers(0, 2**62))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_steps_of_a_rate_do_not_drift(count: int, fps: float, begin: int) -> None:
     grid = clock.Grid(rate=exact(fps))
     assert grid.rate is not None

@@ -232,7 +232,7 @@ def hints(selection: Readable, /) -> dict[str, str]:
 
     Example:
         ```python
-        hints(ds)                           # {'log': 'It is an MCAP log, read by `sl.open(file.location)` ...'}
+        hints(ds)                           # {'log': 'It is an MCAP log, read by `sl.open(file.location)`.'}
         ```
     """
     excerpt = Excerpt.of(selection)

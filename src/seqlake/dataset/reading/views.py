@@ -164,7 +164,7 @@ class FileView:
 
         Example:
             ```python
-            ds["ep_1"]["log"].hint()    # 'It is an MCAP log, read by `sl.open(file.location)` ...'
+            ds["ep_1"]["log"].hint()    # 'It is an MCAP log, read by `sl.open(file.location)`.'
             ```
         """
         blob = None

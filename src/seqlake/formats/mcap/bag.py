@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from seqlake.errors import CorruptFileError, in_line
-from seqlake.formats.mcap.logs import LAST, FileBytes, LogMessage, Record, Span, Topic, damaged, unpacked
+from seqlake.formats.mcap.logs import LAST, FileBytes, LogMessage, LogSpan, Record, Topic, damaged, unpacked
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class BagLog:
     blob: Blob
     topics: Sequence[Topic]
     connections: Mapping[int, int]
-    spans: Sequence[Span]
+    spans: Sequence[LogSpan]
     span: tuple[int, int] | None
     counts: Mapping[str, int] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
@@ -96,7 +96,7 @@ class BagLog:
 @dataclass(slots=True)
 class _Gathered:
     connections: dict[int, Topic] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[LogSpan] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
 
     def connect(self, header: Mapping[str, memoryview], data: memoryview) -> None:
@@ -112,7 +112,7 @@ class _Gathered:
             ),
         )
 
-    def add(self, span: Span, counts: Mapping[int, int]) -> None:
+    def add(self, span: LogSpan, counts: Mapping[int, int]) -> None:
         self.spans.append(span._replace(channels=frozenset(counts)))
         for number, count in counts.items():
             self.counts[number] = self.counts.get(number, 0) + count
@@ -185,7 +185,7 @@ def _indexed(blob: Blob, file: FileBytes) -> BagLog:
             pairs = Record(data, "an index of a chunk")
             counts = {pairs.number("I"): pairs.number("I") for _ in range(_number(header, "count", "I")) if pairs.left}
             first, last = _time(header, "start_time"), _time(header, "end_time")
-            gathered.add(Span(begin, end, first, last), counts)
+            gathered.add(LogSpan(begin, end, first, last), counts)
         at = stop
     header, _, _ = _record(file, len(MAGIC), blob.size)
     if chunks != _number(header, "chunk_count", "I") or len({span.start for span in gathered.spans}) != chunks:
@@ -207,7 +207,7 @@ def _walked(blob: Blob, file: FileBytes, why: str) -> BagLog:
             break
         try:
             if _operation(header) == _CHUNK:
-                _look(file, gathered, Span(at, stop))
+                _look(file, gathered, LogSpan(at, stop))
             elif _operation(header) == _CONNECTION and stop - place <= _MOST_HEADER:
                 gathered.connect(header, file.between(place, stop))
         except CorruptFileError as error:
@@ -217,7 +217,7 @@ def _walked(blob: Blob, file: FileBytes, why: str) -> BagLog:
     return gathered.log(blob, findings)
 
 
-def _look(file: FileBytes, gathered: _Gathered, span: Span) -> None:
+def _look(file: FileBytes, gathered: _Gathered, span: LogSpan) -> None:
     content = _content(file, span)
     counts: dict[int, int] = {}
     times = [LAST + 1, -1]
@@ -275,7 +275,7 @@ def _text(header: Mapping[str, memoryview], name: str) -> str:
     return bytes(header.get(name, b"")).decode("utf-8", "replace")
 
 
-def _content(file: FileBytes, span: Span) -> memoryview:
+def _content(file: FileBytes, span: LogSpan) -> memoryview:
     header, place, stop = _record(file, span.start, span.stop)
     if _operation(header) != _CHUNK:
         raise CorruptFileError(f"no chunk is at byte {span.start}, where one was expected")

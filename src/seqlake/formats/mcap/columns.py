@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import InvalidMetadataError, in_line
+from seqlake.errors import CorruptFileError, InvalidMetadataError, in_line
 from seqlake.formats.mcap import pictures
 from seqlake.formats.mcap.kinds import (
+    MISFITS,
     Group,
     Kind,
     Many,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from seqlake.formats._mapping import Wanted
 
 Role = Literal["signal", "list", "values", "image", "video", "cloud"]
+TEXT = "text"
+"""The type of columns of texts, one or several a step."""
+
 OPTIONS = ("fields", "resample", "names", "frame")
 """What a mapping says of a column besides its source and its type."""
 
@@ -45,7 +49,7 @@ _POSES = ("translation.x", "translation.y", "translation.z", "rotation.x", "rota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class TopicStream:
     """Messages of one topic that share their times: all, those of one frame, or those of some joints.
 
     Attributes:
@@ -88,7 +92,7 @@ class TopicColumn:
 
     name: str
     source: str
-    stream: Stream
+    stream: TopicStream
     role: Role
     paths: tuple[str, ...]
     column: Column
@@ -145,14 +149,17 @@ class _Draft:
     paths: tuple[str, ...]
     kind: pa.DataType
     type: ColumnType | None = None
-    stream: Stream | None = None
+    stream: TopicStream | None = None
 
 
 def by_default(topic: Looked, /) -> tuple[list[TopicColumn], str]:
     """The columns that a topic becomes unasked, and why some of it is none (or nothing)."""
     if not topic.samples:
         return [], "it has no messages"
-    drafts, why = _drafts(topic)
+    try:
+        drafts, why = _drafts(topic)
+    except (CorruptFileError, *MISFITS) as error:
+        return [], in_line(f"its messages are not what {topic.kind.name} is: {error}")
     if len(drafts) > _MOST_COLUMNS:
         why = f"only the first {_MOST_COLUMNS} of its {len(drafts)} fields are columns: map those that you want"
         drafts = drafts[:_MOST_COLUMNS]
@@ -187,7 +194,7 @@ def _of_frame(topic: Looked, name: str) -> _Draft:
     prefix = "transform." if "transform" in first else ""
     kind = Trajectory(dim=7, dtype=pa.float64(), names=list(_POSES), coordinate_frame=parent)
     paths = tuple(prefix + path for path in _POSES)
-    stream = Stream(topic=topic.name, pick="frame", names=(name,))
+    stream = TopicStream(topic=topic.name, pick="frame", names=(name,))
     return _Draft(name, "signal", paths, pa.list_(pa.list_(pa.float64(), 7)), kind, stream)
 
 
@@ -207,7 +214,7 @@ def _of_joints(topic: Looked) -> Iterator[_Draft]:
                 continue
             size = len(names)
             kind = Trajectory(dim=size, dtype=pa.float64(), names=list(names))
-            stream = Stream(topic=topic.name, pick="joints", names=names)
+            stream = TopicStream(topic=topic.name, pick="joints", names=names)
             label = path if number == 0 else f"{path}.{number + 1}"
             yield _Draft(label, "signal", (path,), pa.list_(pa.list_(pa.float64(), size)), kind, stream)
 
@@ -241,7 +248,7 @@ def _of_field(topic: Looked, path: str, kind: Kind) -> _Draft | str:
     if isinstance(kind, Number | Moment):
         return _scalar(path, kind)
     if isinstance(kind, Words | Octets):
-        return _Draft(path, "values", (path,), pa.list_(pa.string() if isinstance(kind, Words) else pa.binary()))
+        return _texts(path, kind, many=False)
     assert isinstance(kind, Many)
     if isinstance(kind.of, Number):
         sizes = [kind.size] if kind.size is not None else topic.sizes(path)
@@ -249,13 +256,19 @@ def _of_field(topic: Looked, path: str, kind: Kind) -> _Draft | str:
             return f"{path} is empty"
         return _numbers(topic, path, (path,), [], size=sizes[0] if len(sizes) == 1 else None)
     if isinstance(kind.of, Words | Octets):
-        inner = pa.string() if isinstance(kind.of, Words) else pa.binary()
-        return _Draft(path, "values", (path,), pa.list_(pa.list_(inner)))
+        return _texts(path, kind.of, many=True)
     if isinstance(kind.of, Group) and (vector := _vector(kind.of)):
         number = _common([step_into(kind.of, one) for one in vector])
         signal = Trajectory(dtype=number, names=vector, shape=None)
         return _Draft(path, "list", (path, *vector), pa.list_(pa.list_(pa.list_(number))), signal)
     return f"{path} is a list of messages"
+
+
+def _texts(path: str, kind: Words | Octets, *, many: bool) -> _Draft:
+    """Texts or bytes, whose type says no more than when each was."""
+    inner = pa.string() if isinstance(kind, Words) else pa.binary()
+    named = ColumnType(TEXT if isinstance(kind, Words) else "bytes")
+    return _Draft(path, "values", (path,), pa.list_(pa.list_(inner) if many else inner), named)
 
 
 def _scalar(path: str, kind: Number | Moment) -> _Draft:
@@ -319,7 +332,7 @@ def _column(topic: Looked, draft: _Draft) -> TopicColumn:
     return TopicColumn(
         name=stem,
         source=facts["source"],
-        stream=draft.stream or Stream(topic=topic.name),
+        stream=draft.stream or TopicStream(topic=topic.name),
         role=draft.role,
         paths=draft.paths,
         column=Column(stem, draft.kind, kind),
@@ -363,7 +376,12 @@ def by_map(wanted: Mapping[str, Wanted], topics: Mapping[str, Looked], /) -> lis
 
 def _wanted(wanted: Wanted, topics: Mapping[str, Looked]) -> TopicColumn:
     topic, path = _topic_of(wanted, topics)
-    draft = _wanted_draft(wanted, topic, path)
+    try:
+        draft = _wanted_draft(wanted, topic, path)
+    except (CorruptFileError, *MISFITS) as error:
+        if isinstance(error, InvalidMetadataError):
+            raise
+        raise _refused(wanted, f"its messages are not what {topic.kind.name} is: {error}") from None
     if _is_open(wanted, draft):
         draft = _numbers(topic, path, draft.paths, [])
     column = _column(topic, draft)
@@ -484,7 +502,7 @@ def _wanted_joints(wanted: Wanted, topic: Looked, path: str, names: tuple[str, .
     if missing:
         raise _refused(wanted, f"no joint is called {missing[0]!r}; there are {', '.join(known)}")
     kind = Trajectory(dim=len(names), dtype=pa.float64(), names=list(names))
-    stream = Stream(topic=topic.name, pick="joints", names=names)
+    stream = TopicStream(topic=topic.name, pick="joints", names=names)
     return _Draft(path, "signal", (path,), pa.list_(pa.list_(pa.float64(), len(names))), kind, stream)
 
 
@@ -532,7 +550,7 @@ def named(columns: Sequence[TopicColumn], taken: Sequence[str], /) -> list[Topic
 def timed(columns: Sequence[TopicColumn], taken: Sequence[str], /) -> list[TopicColumn]:
     """Each column with the column of its times, which those of one stream share."""
     names = {*taken, *(one.name for one in columns)}
-    known: dict[Stream, str] = {}
+    known: dict[TopicStream, str] = {}
     result = []
     for one in columns:
         stream = replace(one.stream, times="")

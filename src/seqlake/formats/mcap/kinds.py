@@ -23,6 +23,10 @@ MOST_FIELDS = 4096
 """Of one message, in all its groups."""
 
 
+MISFITS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""What reading raises of a message that has the name of a known type, and other fields."""
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """One number: `dtype` is numpy's name, `labels` what the values of an enumeration are called."""
@@ -33,7 +37,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Text in UTF-8."""
+    """Text, which is UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class MessageDecoder(Protocol):
 
     @property
     def kind(self) -> Group:
-        """What they hold."""
+        """What all of them hold."""
 
     def decode(self, data: memoryview, /) -> dict[str, Any]:
         """One message as plain values; CorruptFileError where it is none."""

@@ -60,7 +60,7 @@ class LogMessage(NamedTuple):
     data: memoryview
 
 
-class Span(NamedTuple):
+class LogSpan(NamedTuple):
     """A part of a log: bytes `start` to `stop` of the file, the times in it, and its channels where they are known."""
 
     start: int
@@ -71,7 +71,7 @@ class Span(NamedTuple):
     bare: bool = False
 
 
-class Log(Protocol):
+class MessageLog(Protocol):
     """One file of messages; picklable."""
 
     @property
@@ -85,6 +85,10 @@ class Log(Protocol):
     @property
     def span(self) -> tuple[int, int] | None:
         """Times of the first and the last message; None where there is none."""
+
+    @property
+    def spans(self) -> Sequence[LogSpan]:
+        """Its chunks, in the order of the file; none where it has none."""
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -207,6 +211,18 @@ def unpacked(data: memoryview, compression: str, size: int, /) -> memoryview:
         raise CorruptFileError(f"a chunk is compressed by {compression!r:.40}; zstd, lz4 and bz2 are read")
     if len(content) != size:
         raise CorruptFileError(f"a chunk says {size:,} bytes and unpacks to {len(content):,}")
+    return memoryview(content)
+
+
+def unpacked_message(data: memoryview, /) -> memoryview:
+    """A message that ROS 2 packed by itself.
+
+    Raises:
+        CorruptFileError: It is no zstd, or larger than any message.
+    """
+    content = _zstd(data, MOST_CHUNK)
+    if len(content) > MOST_CHUNK:
+        raise CorruptFileError(f"a message unpacks to more than {MOST_CHUNK:,} bytes")
     return memoryview(content)
 
 

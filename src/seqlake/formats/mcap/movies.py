@@ -29,7 +29,7 @@ _SECOND = 1_000_000_000
 class MoviePacket(NamedTuple):
     """One packet: when its frame is shown, in nanoseconds from the first frame on, and its bytes."""
 
-    shown: int
+    pts: int
     data: bytes
     format: str
 
@@ -72,10 +72,10 @@ def _demuxed(container: Any, stream: Any, codec: str) -> Iterator[MoviePacket]:
 
     turned = BitStreamFilterContext(_FILTERS[codec], stream) if codec in _FILTERS else None
     read = [one for one in container.demux(stream) if one.size]
-    shown = [one.pts for one in read]
-    if not read or any(time is None for time in shown):
+    pts = [one.pts for one in read]
+    if not read or any(time is None for time in pts):
         raise CorruptFileError("a video has packets without a time")
-    begin = min(shown)
+    begin = min(pts)
     for packet in read:
         time = (packet.pts - begin) * Fraction(packet.time_base) * _SECOND
         data = b"".join(bytes(one) for one in turned.filter(packet)) if turned is not None else bytes(packet)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError, SeqlakeError
-from seqlake.formats.mcap.columns import Stream, TopicColumn
+from seqlake.formats.mcap.columns import TopicColumn, TopicStream
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import Column, Schema
+from seqlake.spec.schema import ID, Column, Schema, is_binary, is_list, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from seqlake.formats.mcap.recordings import Recording
+    from seqlake.formats.mcap.recordings import LoggedRun
 
 NOTE = "seqlake"
 """The name of the metadata record."""
@@ -40,7 +40,7 @@ class Kept:
     columns: Sequence[TopicColumn]
 
 
-def restored(recordings: Sequence[Recording], /) -> Kept | None:
+def restored(recordings: Sequence[LoggedRun], /) -> Kept | None:
     """The dataset that all of these were written from; None where one was not, or another one was."""
     notes = [_note(one) for one in recordings]
     first = notes[0] if notes else None
@@ -58,7 +58,7 @@ def restored(recordings: Sequence[Recording], /) -> Kept | None:
     return Kept(schema=schema, columns=columns)
 
 
-def _note(recording: Recording) -> Mapping[str, str] | None:
+def _note(recording: LoggedRun) -> Mapping[str, str] | None:
     note = recording.logs[0].notes.get(NOTE) if len(recording.logs) == 1 else None
     return note if note is not None and note.get("format") == FORMAT and {"schema", "row"} <= note.keys() else None
 
@@ -68,18 +68,27 @@ def _column(schema: Schema, name: str, described: Mapping[str, object]) -> Topic
     paths = described["paths"]
     if role not in {"signal", "values", "image", "video"} or not isinstance(paths, list):
         raise ValueError(role)
+    column = schema[name]
+    fits = {
+        "signal": column.category == "temporal" and not column.deep,
+        "values": is_list(column.arrow) and is_text(column.arrow.value_type),
+        "image": column.category == "frames",
+        "video": column.medium == "video" and is_binary(column.arrow),
+    }
+    if not fits[role]:
+        raise ValueError(f"{name} is no {role}")
     topic = str(described["topic"])
     return TopicColumn(
         name=name,
         source=topic,
-        stream=Stream(topic=topic),
+        stream=TopicStream(topic=topic),
         role=role,
         paths=tuple(map(str, paths)),
-        column=schema[name],
+        column=column,
     )
 
 
-def nulls_of(recording: Recording, /) -> frozenset[str]:
+def nulls_of(recording: LoggedRun, /) -> frozenset[str]:
     """The columns whose cell is null, though their topic is there."""
     note = _note(recording) or {}
     try:
@@ -89,8 +98,8 @@ def nulls_of(recording: Recording, /) -> frozenset[str]:
     return frozenset(map(str, listed)) if isinstance(listed, list) else frozenset()
 
 
-def known_of(recording: Recording, schema: Schema, /) -> pa.Table:
-    """The one row of a recording: all columns whose cells are no messages.
+def known_of(recording: LoggedRun, schema: Schema, messages: Collection[str], /) -> pa.Table:
+    """The one row of a recording: all columns but those whose cells are messages.
 
     Raises:
         CorruptFileError: It cannot be read.
@@ -104,6 +113,8 @@ def known_of(recording: Recording, schema: Schema, /) -> pa.Table:
     except (ValueError, binascii.Error, pa.ArrowException, OSError) as error:
         raise CorruptFileError(f"{recording.path}: its row cannot be read: {error}", path=recording.path) from None
     wrong = [f.name for f in table.schema if f.name not in schema.names or schema.arrow.field(f.name).type != f.type]
-    if table.num_rows != 1 or wrong:
+    missing = {*schema.names} - {*table.column_names} - {*messages}
+    named = table.num_rows == 1 and ID in table.column_names and table[ID][0].as_py()
+    if wrong or missing or not named:
         raise CorruptFileError(f"{recording.path}: its row is not of the columns that it names.", path=recording.path)
     return table

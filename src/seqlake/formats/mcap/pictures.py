@@ -236,11 +236,11 @@ def movie_of(packets: Sequence[tuple[int, bytes]], codec: str, /) -> tuple[bytes
         return None
     packets = packets[first:]
     # Where frames are decoded in another order than they are shown in, a packet is there before its frame is shown.
-    shown = sorted(time for time, _ in packets)
-    origin = shown[0]
+    in_order = sorted(time for time, _ in packets)
+    origin = in_order[0]
     ticks = [_tick(time - origin) for time, _ in packets]
-    decode = _rising([_tick(time - origin) for time in shown])
-    if [time for time, _ in packets] == shown:
+    decode = _rising([_tick(time - origin) for time in in_order])
+    if [time for time, _ in packets] == in_order:
         ticks = decode
     late = max(two - one for one, two in zip(ticks, decode, strict=True))
     with tempfile.TemporaryDirectory(prefix="seqlake-mcap-") as folder:

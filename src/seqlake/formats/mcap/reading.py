@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from seqlake.errors import CorruptFileError, ValidationError, in_line
 from seqlake.formats.mcap import clock, pictures
-from seqlake.formats.mcap.columns import Stream, TopicColumn, stamp_path
-from seqlake.formats.mcap.kinds import value_at
+from seqlake.formats.mcap.columns import TopicColumn, TopicStream, stamp_path
+from seqlake.formats.mcap.kinds import MISFITS, value_at
 from seqlake.shards.scanned import ScannedReader
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seqlake.formats.mcap.clock import Grid, Picked
     from seqlake.formats.mcap.kinds import MessageDecoder
     from seqlake.formats.mcap.logs import LogMessage
-    from seqlake.formats.mcap.recordings import Recording
+    from seqlake.formats.mcap.recordings import LoggedRun
     from seqlake.formats.mcap.segments import Segment
     from seqlake.protocols import Ints
 
@@ -46,7 +46,7 @@ class Reading:
     stamp: Literal["log", "header", "step"] = "log"
     grid: Grid | None = None
 
-    def streams(self) -> dict[str, Stream]:
+    def streams(self) -> dict[str, TopicStream]:
         """The columns of times, and whose they are."""
         on_clock = {} if self.grid is None else {one.name for one in self.columns if one.role != "video"}
         return {one.stream.times: one.stream for one in self.columns if one.name not in on_clock}
@@ -57,7 +57,7 @@ class _Track:
     """The samples of one stream in one row."""
 
     times: list[int] = field(default_factory=list)
-    own: list[int] = field(default_factory=list)  # stamps of video packets
+    stamped_at: list[int] = field(default_factory=list)  # what packets of video say themselves
     codec: str = ""
     values: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class RecordingReader(ScannedReader):
         self,
         types: pa.Schema,
         known: pa.Table,
-        recording: Recording,
+        recording: LoggedRun,
         decoders: Mapping[str, MessageDecoder],
         absent: frozenset[str],
         reading: Reading,
@@ -160,7 +160,7 @@ class RecordingReader(ScannedReader):
     def _is_on_clock(self, name: str) -> bool:
         return name in self._columns and self._columns[name].role != "video"
 
-    def _gathered(self, part: Segment, names: Sequence[str]) -> dict[Stream, _Track]:
+    def _gathered(self, part: Segment, names: Sequence[str]) -> dict[TopicStream, _Track]:
         """The samples of the streams that these columns are made of, each in the order of its times."""
         wanted = {name for name in names if name in self._columns and name not in self._absent}
         streams = {self._columns[name].stream for name in wanted} | {
@@ -168,17 +168,17 @@ class RecordingReader(ScannedReader):
         }
         if self._reading.grid is not None and any(name == clock.TIMES or self._is_on_clock(name) for name in names):
             streams |= {one.stream for one in self._reading.columns if one.role != "video"}
-        columns: dict[Stream, list[TopicColumn]] = {stream: [] for stream in streams}
+        columns: dict[TopicStream, list[TopicColumn]] = {stream: [] for stream in streams}
         for one in self._reading.columns:
             if one.stream in streams and (one.name in wanted or one.role == "video") and one.name not in self._absent:
                 columns[one.stream].append(one)
         tracks = {stream: _Track(values={one.name: [] for one in columns[stream]}) for stream in streams}
-        by_topic: dict[str, list[Stream]] = {}
+        by_topic: dict[str, list[TopicStream]] = {}
         for stream in sorted(streams, key=lambda stream: (stream.topic, stream.names)):
             by_topic.setdefault(stream.topic, []).append(stream)
         grid_topic = self._reading.grid.topic if self._reading.grid is not None else ""
         if grid_topic:
-            clock_stream = Stream(topic=grid_topic)
+            clock_stream = TopicStream(topic=grid_topic)
             tracks.setdefault(clock_stream, _Track())
             by_topic.setdefault(grid_topic, []).append(clock_stream)
             columns.setdefault(clock_stream, [])
@@ -202,9 +202,9 @@ class RecordingReader(ScannedReader):
     def _add(
         self,
         message: LogMessage,
-        streams: Sequence[Stream],
-        columns: Mapping[Stream, Sequence[TopicColumn]],
-        tracks: Mapping[Stream, _Track],
+        streams: Sequence[TopicStream],
+        columns: Mapping[TopicStream, Sequence[TopicColumn]],
+        tracks: Mapping[TopicStream, _Track],
     ) -> None:
         decoder = self._decoders[message.topic]
         header = self._reading.stamp == "header"
@@ -212,21 +212,25 @@ class RecordingReader(ScannedReader):
         decoded = {} if plain and not header else decoder.decode(message.data)
         stamp = self._stamps[message.topic] if header or decoded else None
         for stream in streams:
-            chosen = stream.chosen(decoded)
+            try:
+                chosen = stream.chosen(decoded)
+                steps = [] if chosen is None else [_step(one, chosen, decoder) for one in columns[stream]]
+            except MISFITS as error:
+                raise CorruptFileError(f"it is not what {decoder.kind.name} is: {error}") from None
             if chosen is None:
                 continue
             where = chosen if stream.pick == "frame" else decoded
             track = tracks[stream]
-            own = _stamp_in(where, stamp, stream) if stamp or stream.pick == "frame" else None
-            moment = own if header and own is not None else message.time
+            stamped_at = _stamp_in(where, stamp, stream) if stamp or stream.pick == "frame" else None
+            moment = stamped_at if header and stamped_at is not None else message.time
             track.times.append(message.sequence if self._reading.stamp == "step" else moment)
-            for one in columns[stream]:
-                track.values[one.name].append(_step(one, chosen, decoder))
+            for one, step in zip(columns[stream], steps, strict=True):
+                track.values[one.name].append(step)
                 if one.role == "video":
-                    track.own.append(message.time if own is None else own)
+                    track.stamped_at.append(message.time if stamped_at is None else stamped_at)
                     track.codec = pictures.codec_of(chosen)
 
-    def _cell(self, name: str, tracks: Mapping[Stream, _Track], kind: pa.DataType) -> pa.Array:
+    def _cell(self, name: str, tracks: Mapping[TopicStream, _Track], kind: pa.DataType) -> pa.Array:
         """One cell with the times that its topic has."""
         if name in self._streams:
             stream = self._streams[name]
@@ -249,14 +253,14 @@ class RecordingReader(ScannedReader):
     def _packets(self, one: TopicColumn, track: _Track) -> list[tuple[int, bytes]]:
         """(time, bytes) of the packets from the first keyframe on, in the order in which they are decoded."""
         # Stamps that go back while the log goes on are those of frames that are shown in another order.
-        turned = any(two < before for before, two in pairwise(track.own))
+        turned = any(two < before for before, two in pairwise(track.stamped_at))
         places = np.argsort(np.array(track.times, np.int64), kind="stable").tolist()
-        times = track.own if turned or self._reading.stamp == "step" else track.times
+        times = track.stamped_at if turned or self._reading.stamp == "step" else track.times
         packets = [(times[place], track.values[one.name][place]) for place in places]
         first = next((n for n, (_, data) in enumerate(packets) if pictures.is_key(track.codec, data)), len(packets))
         return packets[first:]
 
-    def _is_absent(self, stream: Stream) -> bool:
+    def _is_absent(self, stream: TopicStream) -> bool:
         of_stream = [one for one in self._reading.columns if one.stream == stream]
         return stream.topic not in self._decoders or all(one.name in self._absent for one in of_stream)
 
@@ -271,13 +275,13 @@ class RecordingReader(ScannedReader):
         return pa.array([None if movie is None else movie[0]], pa.binary())
 
     def _resampled(
-        self, grid: Grid, tracks: Mapping[Stream, _Track], names: Sequence[str], schema: pa.Schema, row: int
+        self, grid: Grid, tracks: Mapping[TopicStream, _Track], names: Sequence[str], schema: pa.Schema, row: int
     ) -> dict[str, pa.Array]:
         """The cells that stand on the clock."""
         on_clock = [one for one in self._reading.columns if one.role != "video" and not self._is_absent(one.stream)]
         times = {stream: np.array(track.times, np.int64) for stream, track in tracks.items()}
-        own = times.get(Stream(topic=grid.topic)) if grid.topic else None
-        steps = grid.steps(own, [times[one.stream] for one in on_clock])
+        stamped_at = times.get(TopicStream(topic=grid.topic)) if grid.topic else None
+        steps = grid.steps(stamped_at, [times[one.stream] for one in on_clock])
         picked = {one.name: clock.pick(times[one.stream], steps, one.resample, grid.most) for one in on_clock}
         stay = clock.kept([one.valid for one in picked.values()], grid.gaps, len(steps))
         cells = {}
@@ -312,6 +316,20 @@ class RecordingReader(ScannedReader):
                 yield from self._check_times(stream)
         for number in range(len(self._segments)):
             yield from self._check_row(np.array([number], np.int64))
+            yield from self._check_keyframes(self._segments[number])
+
+    def _check_keyframes(self, part: Segment) -> Iterator[tuple[str, str, str]]:
+        for one in self._reading.columns:
+            if one.role != "video" or one.name in self._absent:
+                continue
+            try:
+                track = self._gathered(part, [one.name])[one.stream]
+            except CorruptFileError:
+                continue  # said where the row is read
+            lost = len(track.times) - len(self._packets(one, track))
+            if lost:
+                text = f"{lost} of {len(track.times)} packets come before the first keyframe: they are left out"
+                yield "mcap-keyframe", one.name, text
 
     def _check_row(self, row: Ints) -> Iterator[tuple[str, str, str]]:
         try:
@@ -323,7 +341,7 @@ class RecordingReader(ScannedReader):
                 except (CorruptFileError, ValidationError) as error:
                     yield "mcap-message", one.name, error.message
 
-    def _check_times(self, stream: Stream) -> Iterator[tuple[str, str, str]]:
+    def _check_times(self, stream: TopicStream) -> Iterator[tuple[str, str, str]]:
         decoder = self._decoders[stream.topic]
         path = stamp_path(decoder.kind)
         before, turned, count = -1, 0, 0
@@ -335,8 +353,8 @@ class RecordingReader(ScannedReader):
                     chosen = stream.chosen(decoded)
                     if chosen is None:
                         continue
-                    own = _stamp_in(chosen if stream.pick == "frame" else decoded, path, stream)
-                    time = own if self._reading.stamp == "header" and own is not None else message.time
+                    stamped_at = _stamp_in(chosen if stream.pick == "frame" else decoded, path, stream)
+                    time = stamped_at if self._reading.stamp == "header" and stamped_at is not None else message.time
                 assert time is not None
                 turned += time < before
                 before, count = max(before, time), count + 1
@@ -349,7 +367,7 @@ class RecordingReader(ScannedReader):
             yield "mcap-times", stream.times, text
 
 
-def _stamp_in(message: dict[str, Any], path: str | None, stream: Stream) -> int | None:
+def _stamp_in(message: dict[str, Any], path: str | None, stream: TopicStream) -> int | None:
     if stream.pick == "frame":
         header = message.get("header") or {}
         value = header.get("stamp", message.get("timestamp"))
@@ -443,7 +461,10 @@ def _cell(one: TopicColumn, values: list[Any], kind: pa.DataType, location: str)
     total = sum(len(value) for value in values if isinstance(value, bytes))
     if total > _MOST_CELL:
         raise _too_large(one, total, location)
-    return _list(pa.array(values, kind.value_type), kind)
+    try:
+        return _list(pa.array(values, kind.value_type), kind)
+    except (pa.ArrowException, *MISFITS) as error:
+        raise CorruptFileError(f"{location}: column {one.name!r}: {error}.", path=location) from None
 
 
 def _too_large(one: TopicColumn, total: int, location: str) -> CorruptFileError:

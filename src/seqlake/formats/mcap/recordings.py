@@ -11,7 +11,7 @@ from seqlake.errors import CorruptFileError, DatasetNotFoundError, SeqlakeError,
 from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.mcap import bag, sqlite, wire
-from seqlake.formats.mcap.logs import LAST, Log, LogMessage, Topic
+from seqlake.formats.mcap.logs import LAST, LogMessage, MessageLog, Topic, unpacked_message
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ _LOOKED_AT = 10_000  # names, before a folder is held to be something else
 _OTHERS = ("mixtrain.json", "index.json", "meta/info.json", "features.json", "_delta_log", "dataset_info.json")
 _MOST_METADATA = 16 << 20
 _LISTED = re.compile(r"^\s*-\s+['\"]?([^\s'\"]+\.(?:mcap|db3)(?:\.zstd)?)['\"]?\s*$", re.MULTILINE)
+_BY_MESSAGE = re.compile(r"^\s*compression_mode:\s*['\"]?message\b", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class LoggedRun:
     """One recording, in one file or in several, one after another; picklable.
 
     Attributes:
@@ -37,12 +38,14 @@ class Recording:
         path: Of its first file, or of its folder, below the root.
         logs: Its files.
         findings: What is wrong with its folder.
+        packed: Whether each message is packed by itself.
     """
 
     id: str
     path: str
-    logs: Sequence[Log]
+    logs: Sequence[MessageLog]
     findings: Sequence[Finding] = ()
+    packed: bool = False
 
     @property
     def topics(self) -> dict[str, Topic]:
@@ -71,7 +74,8 @@ class Recording:
     ) -> Iterator[LogMessage]:
         """Messages of some topics from `start` to before `stop`, file after file."""
         for log in self.logs:
-            yield from log.messages(topics, start=start, stop=stop)
+            for message in log.messages(topics, start=start, stop=stop):
+                yield message._replace(data=unpacked_message(message.data)) if self.packed else message
 
 
 def looks_like_one(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
@@ -103,10 +107,10 @@ def _holds_some(store: Store, root: str) -> bool:
         names = [path for path, _ in islice(store.list(), _LOOKED_AT)]
     near = [name for name in names if name.replace("\\", "/").count("/") < 2]
     others = any(name in _OTHERS or name.endswith((".parquet", ".tfrecord")) for name in near)
-    return not others and any(name.endswith(_ENDINGS) for name in near)
+    return not others and any(name.endswith((*_ENDINGS, *_PACKED)) for name in near)
 
 
-def recordings_at(location: str, /, *, storage: Mapping[str, str] | None = None) -> tuple[str, list[Recording]]:
+def recordings_at(location: str, /, *, storage: Mapping[str, str] | None = None) -> tuple[str, list[LoggedRun]]:
     """The root, and all recordings below a location, in the order of their names.
 
     Raises:
@@ -144,8 +148,8 @@ def _grouped(store: Store) -> list[tuple[str, list[str]]]:
     return sorted(groups.items())
 
 
-def _one_file(store: Store, name: str) -> Recording:
-    return Recording(id=name.rpartition(".")[0] or name, path=name, logs=(_log(_blob(store, name)),))
+def _one_file(store: Store, name: str) -> LoggedRun:
+    return LoggedRun(id=name.rpartition(".")[0] or name, path=name, logs=(_log(_blob(store, name)),))
 
 
 def _blob(store: Store, path: str) -> Blob:
@@ -155,30 +159,38 @@ def _blob(store: Store, path: str) -> Blob:
         raise DatasetNotFoundError(f"No recording is at {join(store.root, path)}.", path=path) from None
 
 
-def _log(blob: Blob) -> Log:
+def _log(blob: Blob) -> MessageLog:
     if blob.location.endswith(".bag"):
         return bag.read(blob)
     return sqlite.read(blob) if blob.location.endswith(".db3") else wire.read(blob)
 
 
-def _opened(store: Store, path: str, files: list[str], name: str) -> Recording:
-    if path in files:
-        packed = path.endswith(_PACKED)
-        if packed:
-            raise CorruptFileError(
-                f"{join(store.root, path)} is packed as a whole, so that none of it can be found.",
-                hint="Unpack it first: zstd -d.",
-            )
+def _opened(store: Store, path: str, files: list[str], name: str) -> LoggedRun:
+    if path in files and not path.endswith(_PACKED):
         return _one_file(store, path)
-    findings, ordered = _ordered(store, path, files)
+    text = _metadata(store, path)
+    findings, ordered = _ordered(text, path, files)
+    if not ordered or path.endswith(_PACKED):
+        raise CorruptFileError(
+            f"{join(store.root, path or name)} is packed as a whole, so that none of it can be found.",
+            path=store.root,
+            hint="Unpack its files first: zstd -d.",
+        )
     logs = tuple(_log(_blob(store, one)) for one in ordered)
-    return Recording(id=path or name, path=path or ".", logs=logs, findings=findings)
+    return LoggedRun(
+        id=path or name, path=path or name, logs=logs, findings=findings, packed=_BY_MESSAGE.search(text) is not None
+    )
 
 
-def _ordered(store: Store, folder: str, files: list[str]) -> tuple[list[Finding], list[str]]:
+def _metadata(store: Store, folder: str) -> str:
+    """What `metadata.yaml` says; it is searched and never parsed, as it may be anybody's."""
+    place = f"{folder}/{METADATA}" if folder else METADATA
+    return read_all(store.blob(place), most=_MOST_METADATA).decode("utf-8", "replace") if exists(store, place) else ""
+
+
+def _ordered(text: str, folder: str, files: list[str]) -> tuple[list[Finding], list[str]]:
     """The files of a bag of ROS 2 in the order of its `metadata.yaml`, then what it does not list."""
     place = f"{folder}/{METADATA}" if folder else METADATA
-    text = read_all(store.blob(place), most=_MOST_METADATA).decode("utf-8", "replace") if exists(store, place) else ""
     findings, ordered = list[Finding](), list[str]()
     for name in dict.fromkeys(_LISTED.findall(text)):
         # Some versions write the bag's own folder before the name.
@@ -211,7 +223,7 @@ def _finding(code: str, severity: str, text: str, place: str) -> Finding:
     return Finding(code=code, severity="error" if severity == "error" else "warning", message=text, location=place)
 
 
-def unique_ids(recordings: Sequence[Recording], /) -> list[str]:
+def unique_ids(recordings: Sequence[LoggedRun], /) -> list[str]:
     """An id for each: its path without the ending, or with it where two would be equal."""
     ids = [one.id for one in recordings]
     return [one.path if ids.count(one.id) > 1 else one.id for one in recordings] if len(set(ids)) < len(ids) else ids

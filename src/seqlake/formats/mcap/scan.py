@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from seqlake.formats.mcap.kinds import MessageDecoder
     from seqlake.formats.mcap.logs import Topic
-    from seqlake.formats.mcap.recordings import Recording
+    from seqlake.formats.mcap.recordings import LoggedRun
     from seqlake.formats.mcap.segments import Segment
     from seqlake.protocols import Depth, Mapped
 
@@ -162,7 +162,7 @@ def _grid(topic: str | None, fps: Any, max_gap: float | None, gaps: Any, survey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TopicPlan:
     """What becomes of the topics.
 
     Attributes:
@@ -225,7 +225,7 @@ class Survey:
     findings: Sequence[Finding]
 
     @staticmethod
-    def of(recordings: Sequence[Recording], *, topics: Collection[str] | None, without: Collection[str]) -> Survey:
+    def of(recordings: Sequence[LoggedRun], *, topics: Collection[str] | None, without: Collection[str]) -> Survey:
         """Look at some messages of each topic."""
         order = list(dict.fromkeys(name for one in recordings for name in one.topics))
         for name in (*(topics or ()), *without):
@@ -259,39 +259,43 @@ class Survey:
             decoders.append(of_recording)
         return Survey(topics=looked, decoders=decoders, reasons=reasons, order=order, findings=findings)
 
-    def plan(self, given: Any, *, grid: Grid | None, resample: str, stamp: Any) -> Plan:
+    def plan(self, given: Any, *, grid: Grid | None, resample: str, stamp: Any) -> TopicPlan:
         """The columns, as a mapping says or by default."""
         reasons = dict(self.reasons)
         taken = [ID, RECORDING, START, DURATION, *([] if grid is None else [clock.TIMES])]
         if given is not None:
             wanted = _mapping.wanted(given, options=columns.OPTIONS)
-            made = [
+            planned = [
                 replace(one, resample=_how_of(wanted[one.name], resample))
                 for one in columns.by_map(wanted, self.topics)
             ]
-            clash = [one.name for one in made if one.name in taken]
+            clash = [one.name for one in planned if one.name in taken]
             if clash:
                 raise InvalidMetadataError(f"The mapping has a column {clash[0]!r}, which recordings have already.")
         else:
-            made = []
+            planned = []
             for topic in self.topics.values():
                 of_topic, why = columns.by_default(topic)
-                made += [replace(one, resample=_default_how(one, resample)) for one in of_topic]
+                planned += [replace(one, resample=_default_how(one, resample)) for one in of_topic]
                 if why:
                     reasons[topic.name] = why
-            made = columns.named(made, taken)
-        if not made:
+            planned = columns.named(planned, taken)
+        if not planned:
             said = "; ".join(f"{name}: {why}" for name, why in list(reasons.items())[:5])
             text = in_line(f"No topic of these recordings can be a column. {said}")
             if any(finding.severity == "error" for finding in self.findings):
                 raise CorruptFileError(text, hint="Fetch the files again.")
             raise SchemaMismatchError(text)
-        return Plan(reading=Reading(columns=_clocked(made, taken, grid), stamp=stamp, grid=grid), reasons=reasons)
+        return TopicPlan(
+            reading=Reading(columns=_clocked(planned, taken, grid), stamp=stamp, grid=grid), reasons=reasons
+        )
 
-    def ours(self, kept: ours.Kept) -> Plan:
+    def ours(self, kept: ours.Kept) -> TopicPlan:
         """The columns of the dataset that these recordings were written from."""
-        made = list(kept.columns)
-        return Plan(reading=Reading(columns=made, stamp="step"), reasons=dict(self.reasons), declared=kept.schema)
+        planned = list(kept.columns)
+        return TopicPlan(
+            reading=Reading(columns=planned, stamp="step"), reasons=dict(self.reasons), declared=kept.schema
+        )
 
 
 def _how_of(wanted: Any, resample: str) -> str:
@@ -309,9 +313,9 @@ def _default_how(one: TopicColumn, resample: str) -> str:
     return resample if resample != "linear" or (smooth and pa.types.is_floating(inner)) else "hold"
 
 
-def _clocked(made: Sequence[TopicColumn], taken: Sequence[str], grid: Grid | None) -> list[TopicColumn]:
+def _clocked(planned: Sequence[TopicColumn], taken: Sequence[str], grid: Grid | None) -> list[TopicColumn]:
     """Each column with what says its times."""
-    timed = columns.timed(made, taken)
+    timed = columns.timed(planned, taken)
     movies = any(one.role == "video" for one in timed)
     result = []
     for one in timed:
@@ -325,13 +329,13 @@ def _clocked(made: Sequence[TopicColumn], taken: Sequence[str], grid: Grid | Non
     return result
 
 
-def _of_logs(recording: Recording) -> Iterator[Finding]:
+def _of_logs(recording: LoggedRun) -> Iterator[Finding]:
     for log in recording.logs:
         yield from log.findings
 
 
 def _looked_at(
-    recording: Recording, topic: Topic, known: dict[tuple[str, Topic], MessageDecoder | str], *, sampled: bool
+    recording: LoggedRun, topic: Topic, known: dict[tuple[str, Topic], MessageDecoder | str], *, sampled: bool
 ) -> tuple[MessageDecoder | str | CorruptFileError, list[dict[str, Any]]]:
     """The decoder of a topic (or why there is none), and some messages."""
     key = (topic.name, topic)
@@ -372,7 +376,7 @@ def _decoded(decoder: MessageDecoder, messages: Sequence[memoryview]) -> list[di
     return samples
 
 
-def _some(recording: Recording, topic: str) -> list[memoryview]:
+def _some(recording: LoggedRun, topic: str) -> list[memoryview]:
     """The first messages of a topic, not many bytes of them; CorruptFileError where not even one can be read."""
     some = list[memoryview]()
     try:
@@ -391,9 +395,9 @@ class _Parts:
     """Puts recordings into shards."""
 
     root: str
-    recordings: Sequence[Recording]
+    recordings: Sequence[LoggedRun]
     survey: Survey
-    plan: Plan
+    plan: TopicPlan
     cut: tuple[float | str | None, float]
 
     @property
@@ -401,7 +405,7 @@ class _Parts:
         return self.plan.schema
 
     def shards(self) -> Iterator[ScannedShard]:
-        """One a recording."""
+        """One for each recording that has rows."""
         ids = unique_ids(self.recordings)
         schema = self.schema
         seen: set[str] = set()
@@ -431,7 +435,7 @@ class _Parts:
     def _known(self, number: int, name: str, parts: Sequence[Segment], schema: Schema, seen: set[str]) -> pa.Table:
         recording = self.recordings[number]
         if self.plan.declared is not None:
-            table = ours.known_of(recording, schema)
+            table = self._kept(recording)
         else:
             first, last = recording.span or (0, 0)
             starts = [max(part.start, first) if recording.span else None for part in parts]
@@ -459,9 +463,14 @@ class _Parts:
             )
         return table
 
+    def _kept(self, recording: LoggedRun) -> pa.Table:
+        """The row that a file of ours was."""
+        assert self.plan.declared is not None
+        return ours.known_of(recording, self.plan.declared, [one.name for one in self.plan.reading.columns])
+
     def _shard(
         self,
-        recording: Recording,
+        recording: LoggedRun,
         number: int,
         known: pa.Table,
         absent: frozenset[str],
@@ -489,9 +498,9 @@ class Recordings(ScannedDataset):
         outside: Whether references may leave the root.
     """
 
-    recordings: Sequence[Recording]
+    recordings: Sequence[LoggedRun]
     survey: Survey
-    plan: Plan
+    plan: TopicPlan
     given: Mapping[str, str] | None = field(default=None, repr=False)
     outside: bool = False
 

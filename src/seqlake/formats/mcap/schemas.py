@@ -267,7 +267,10 @@ def _proto_group(descriptor: Any, above: tuple[str, ...], counted: list[int]) ->
 
 
 def _repeated(one: Any) -> bool:
-    return bool(one.is_repeated) if hasattr(one, "is_repeated") else one.label == 3  # before protobuf 6.31
+    try:
+        return bool(one.is_repeated)
+    except AttributeError:  # before protobuf 6.31
+        return bool(one.label == 3)
 
 
 def _proto_kind(one: Any, above: tuple[str, ...], counted: list[int]) -> Kind | None:

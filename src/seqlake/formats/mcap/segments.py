@@ -12,7 +12,7 @@ from seqlake.formats.mcap.logs import LAST
 
 if TYPE_CHECKING:
     from seqlake.formats.mcap.kinds import MessageDecoder
-    from seqlake.formats.mcap.recordings import Recording
+    from seqlake.formats.mcap.recordings import LoggedRun
     from seqlake.protocols import Ints
 
 _SECOND = 1_000_000_000
@@ -28,7 +28,7 @@ class Segment(NamedTuple):
 
 
 def segments_of(
-    recording: Recording, segment: float | str | None, gap: float, marker: MessageDecoder | None, /
+    recording: LoggedRun, segment: float | str | None, gap: float, marker: MessageDecoder | None, /
 ) -> list[Segment]:
     """The rows that a recording becomes.
 
@@ -53,7 +53,7 @@ def segments_of(
     return parts
 
 
-def _every(recording: Recording, span: tuple[int, int], length: int) -> list[Segment]:
+def _every(recording: LoggedRun, span: tuple[int, int], length: int) -> list[Segment]:
     """Pieces of one length from the first message on, without those in which nothing can be."""
     first, last = span
     count = (last - first) // length + 1
@@ -65,13 +65,12 @@ def _every(recording: Recording, span: tuple[int, int], length: int) -> list[Seg
         )
     there = np.zeros(count, np.bool_)
     for log in recording.logs:
-        for part in getattr(log, "spans", None) or [log]:
-            begin, end = (part.first, part.last) if hasattr(part, "first") else part.span or (first, first)
+        for begin, end in [(part.first, part.last) for part in log.spans] or [log.span or span]:
             there[max(begin - first, 0) // length : max(min(end, last) - first, 0) // length + 1] = True
     return [Segment(first + k * length, first + (k + 1) * length, k) for k in np.flatnonzero(there).tolist()]
 
 
-def _at_gaps(recording: Recording, gap: float) -> list[Segment]:
+def _at_gaps(recording: LoggedRun, gap: float) -> list[Segment]:
     times = np.sort(np.fromiter((one.time for one in recording.messages()), np.int64))
     cuts: Ints = np.flatnonzero(np.diff(times) > round(gap * _SECOND)) + 1
     starts = times[np.concatenate([[0], cuts])].tolist() if len(times) else []
@@ -80,7 +79,7 @@ def _at_gaps(recording: Recording, gap: float) -> list[Segment]:
     ]
 
 
-def _at_marks(recording: Recording, topic: str, marker: MessageDecoder | None) -> list[Segment]:
+def _at_marks(recording: LoggedRun, topic: str, marker: MessageDecoder | None) -> list[Segment]:
     """From each message of a topic to the next; of flags, from true to false."""
     flag = None if marker is None else _flag(marker)
     marks = list[tuple[int, bool]]()

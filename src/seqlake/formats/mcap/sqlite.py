@@ -14,6 +14,7 @@ from seqlake.formats.mcap.logs import LAST, LogMessage, Topic, damaged
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from seqlake.formats.mcap.logs import LogSpan
     from seqlake.protocols import Blob
     from seqlake.spec.findings import Finding
 
@@ -31,6 +32,7 @@ class SqliteLog:
         ids: Id of a topic -> its name.
         span: Times of its first and last message; None where there is none.
         counts: Messages by topic.
+        spans: None: SQLite has an index of times.
         findings: None are known without reading it.
         notes: Such bags have none.
     """
@@ -40,6 +42,7 @@ class SqliteLog:
     ids: Mapping[int, str]
     span: tuple[int, int] | None
     counts: Mapping[str, int]
+    spans: Sequence[LogSpan] = ()
     findings: Sequence[Finding] = ()
     notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 

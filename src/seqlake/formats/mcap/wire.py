@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import CorruptFileError, in_line
-from seqlake.formats.mcap.logs import LAST, FileBytes, LogMessage, Record, Span, Topic, damaged, unpacked
+from seqlake.formats.mcap.logs import LAST, FileBytes, LogMessage, LogSpan, Record, Topic, damaged, unpacked
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class McapLog:
     blob: Blob
     topics: Sequence[Topic]
     channels: Mapping[int, int]
-    spans: Sequence[Span]
+    spans: Sequence[LogSpan]
     span: tuple[int, int] | None
     counts: Mapping[str, int] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
@@ -124,7 +124,7 @@ class _Gathered:
 
     schemas: dict[int, tuple[str, str, bytes]] = field(default_factory=dict)
     channels: dict[int, tuple[int, str, str]] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[LogSpan] = field(default_factory=list)
     counts: dict[int, int] = field(default_factory=dict)
     first: int = LAST + 1
     last: int = -1
@@ -169,7 +169,7 @@ class _Gathered:
             offsets.take(8)
         if start + length > end or length < _HEAD.size:
             raise CorruptFileError(f"its summary has a chunk at byte {start} of {length} bytes, outside the file")
-        self.spans.append(Span(start, start + length, first, last, frozenset(channels) or None))
+        self.spans.append(LogSpan(start, start + length, first, last, frozenset(channels) or None))
 
     def log(self, blob: Blob, findings: list[Finding]) -> McapLog:
         """The file as it is read."""
@@ -309,7 +309,7 @@ class _Walk:
             return
         self.settle(at)
         if code == _CHUNK:
-            _look(self.file, self.gathered, Span(at, stop), self.findings, self.blob)
+            _look(self.file, self.gathered, LogSpan(at, stop), self.findings, self.blob)
         elif code in {_SCHEMA, _CHANNEL, _METADATA}:
             self.left -= stop - at if code == _METADATA else 0
             if self.left >= 0:
@@ -318,7 +318,7 @@ class _Walk:
     def settle(self, stop: int) -> None:
         """Messages outside chunks that were passed over are a span of their own."""
         if self.bare >= 0:
-            _look(self.file, self.gathered, Span(self.bare, stop, bare=True), self.findings, self.blob)
+            _look(self.file, self.gathered, LogSpan(self.bare, stop, bare=True), self.findings, self.blob)
         self.bare = -1
 
 
@@ -329,7 +329,7 @@ def _see(gathered: _Gathered, code: int, content: memoryview, findings: list[Fin
         findings.append(_finding("mcap-record", "error", error.message, blob))
 
 
-def _look(file: FileBytes, gathered: _Gathered, span: Span, findings: list[Finding], blob: Blob) -> None:
+def _look(file: FileBytes, gathered: _Gathered, span: LogSpan, findings: list[Finding], blob: Blob) -> None:
     """What a part of the file holds; a part that cannot be read is left out, and said."""
     first, last, counts = LAST + 1, -1, dict[int, int]()
     at = before = 0
@@ -358,7 +358,7 @@ def _look(file: FileBytes, gathered: _Gathered, span: Span, findings: list[Findi
         gathered.first, gathered.last = min(gathered.first, first), max(gathered.last, last)
 
 
-def _content(file: FileBytes, span: Span) -> memoryview:
+def _content(file: FileBytes, span: LogSpan) -> memoryview:
     """The records in a part of the file, unpacked and compared with their checksum."""
     data = file.between(span.start, span.stop)
     if span.bare:

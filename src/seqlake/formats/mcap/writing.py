@@ -22,6 +22,7 @@ from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.references import open_reference
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats.mcap import movies, protos
+from seqlake.formats.mcap.columns import TEXT
 from seqlake.formats.mcap.ours import FORMAT, NOTE
 from seqlake.formats.mcap.schemas import message_class
 from seqlake.media import format_of
@@ -128,8 +129,19 @@ class McapSink:
 
     def channels(self) -> dict[str, Channel]:
         """The columns that become messages."""
-        made = ((name, _channel(column)) for name, column in self.schema.items())
-        return {name: one for name, one in made if one is not None}
+        turned = ((name, _channel(column)) for name, column in self.schema.items())
+        return {name: one for name, one in turned if one is not None and not self._is_timeless(one)}
+
+    def _is_timeless(self, channel: Channel) -> bool:
+        """Texts that nothing says the time of: a list of the row."""
+        return (
+            channel.role == "values"
+            and channel.column.timestamps not in self.schema
+            and self._rate(channel.column) is None
+        )
+
+    def _rate(self, column: Column) -> Fraction | None:
+        return own_rate(column) or clock_of(self.schema).rate or (None if self.fps is None else exact(self.fps))
 
     def rate(self, column: Column, /) -> Fraction | None:
         """Steps per second of a column; None where a column says the time of each, or the video does.
@@ -139,7 +151,7 @@ class McapSink:
         """
         if column.timestamps in self.schema or column.name in self.schema.stamp_columns or column.medium == "video":
             return None
-        known = own_rate(column) or clock_of(self.schema).rate or (None if self.fps is None else exact(self.fps))
+        known = self._rate(column)
         if known is None:
             raise SchemaMismatchError(
                 f"Column {column.name!r}: expected a rate, so that its messages have times; nothing says it.",
@@ -238,7 +250,8 @@ def _channel(column: Column) -> Channel | None:
             column=column, role="video", kind=protos.VIDEO, schema=protos.picture_schema(protos.VIDEO), paths=("",)
         )
     kind = column.logical
-    if pa.types.is_list(kind) and is_text(kind.value_type) and column.type is None:
+    plain = column.type is None or column.type.type == TEXT
+    if pa.types.is_list(kind) and is_text(kind.value_type) and plain:
         name, schema, _ = protos.signal_schema(column.name, "text", None)
         return Channel(column=column, role="values", kind=name, schema=schema, paths=("values[0]",))
     return None
@@ -292,13 +305,13 @@ class RowWriter:
         """Packets in the order in which they are decoded, logged in the order of the frames' times."""
         cell = self._row.column(name)[0].as_py()
         packets = list(self._packets(cell, channel.column))
-        shown = np.array([one.shown for one in packets], np.int64)
-        order = np.argsort(shown, kind="stable")
+        pts = np.array([one.pts for one in packets], np.int64)
+        order = np.argsort(pts, kind="stable")
         if channel.column.timestamps in self._schema:
             times = np.empty(len(packets), np.int64)
             times[order] = self._times(channel.column, len(packets))
         else:
-            times = shown + self._begin
+            times = pts + self._begin
         logged = np.sort(times)
         for number, one in enumerate(packets):
             message = _new(channel)(data=one.data, format=one.format)
