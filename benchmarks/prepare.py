@@ -15,8 +15,8 @@ is LeRobot's decoding function as its users run it, in torch's DataLoader, scale
 *litdata* and *webdataset* hold JPEGs of 224x224, a sample the pictures of one window and no other, which is the most
 that can be done for them, decoded by Pillow in their workers; the JPEGs are of the SSIM (of luma, to the scaled
 originals) that the small chosen copies have. *memcpy* moves as many consecutive bytes as a batch has into memory that
-is there already. One reader works at a time; rounds alternate between all; ratios are taken within a round and the median
-counts. Before, each is held to the scaled originals.
+is there already. One reader works at a time; rounds alternate between all; ratios are taken within a round and the
+median counts. Before, each is held to the scaled originals.
 """
 
 from __future__ import annotations

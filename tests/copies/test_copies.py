@@ -552,3 +552,33 @@ def test_vacuum_keeps_the_copies_of_what_is_kept(arm) -> None:
     ]
     loader = sl.Loader(arm, window={"cam": [0], "wrist": [0]}, batch_size=8)
     batches(loader.frames(size=SIZE, copies=True))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["delta:{}/lake", "iceberg:{}/warehouse/robots.arm", "ducklake:sqlite:{}/meta.sqlite?table=arm", "lance:{}/lake"],
+)
+def test_lakes_have_copies(arm, kind, tmp_path) -> None:
+    lake = sl.convert(arm, kind.format(tmp_path), workers=1, progress=False)
+    raw(lake)
+    loader = sl.Loader(lake, window={"cam": [-1, 0], "wrist": [0]}, batch_size=8, seed=3)
+    same(batches(loader.frames(size=SIZE, copies=True)), batches(loader.frames(size=SIZE)))
+    assert raw(sl.open(kind.format(tmp_path))).columns[0].there == 4
+    assert sl.drop_copies(lake)
+    with pytest.raises(MissingCopyError):
+        loader.frames(size=SIZE, copies=True)
+
+
+@pytest.mark.parametrize("codec", ["raw", "mjpeg", "h264"])
+def test_copies_lie_in_a_bucket(arm, codec, s3_environment) -> None:
+    far = sl.convert(arm, f"{s3_environment}/arm", workers=1, progress=False)
+    (done,) = raw(far, {"cam": SIZE}, codec=codec).columns
+    assert (done.written, done.there) == (4, 0)
+    assert raw(sl.open(f"{s3_environment}/arm"), {"cam": SIZE}, codec=codec).columns[0].there == 4
+    raw(arm, {"cam": SIZE}, codec=codec)
+    here, there = (
+        sl.Loader(one, window={"cam": [0]}, batch_size=8, shuffle=False).frames(size=SIZE, copies=True)
+        for one in (arm, far)
+    )
+    same(batches(there), batches(here))
+    assert len(sl.drop_copies(far)) == 9

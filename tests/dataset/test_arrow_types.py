@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import seqlake as sl
@@ -203,3 +203,95 @@ def test_times_of_nanoseconds_are_found_by_their_last_digit(kind, tmp_path) -> N
             "b",
             "c",
         ]
+
+
+class Own(pa.ExtensionType):
+    """An extension that only this process knows."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "seqlake.test")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage, serialized) -> Own:
+        return cls()
+
+    def __hash__(self) -> int:
+        return 0
+
+
+EXTENSIONS = {
+    pa.fixed_shape_tensor(pa.float32(), (2, 3)): [[float(cell)] * 6 for cell in range(3)],
+    pa.uuid(): [bytes([cell]) * 16 for cell in range(3)],
+    pa.json_(): ["{}", "[1]", "2"],
+    pa.bool8(): [0, 1, 1],
+    pa.opaque(pa.binary(), "a", "b"): [b"a", b"b", b"c"],
+    Own(): [1, 2, 3],
+}
+INSIDE = ("plain", "list", "struct", "map")
+
+
+def extended(kind: pa.DataType, inside: str, *, null: bool) -> tuple[pa.Array, pa.Array]:
+    """Three cells of an extension type, alone or inside another, and the same as they are stored."""
+    stored = pa.array(
+        [None if null and not number else cell for number, cell in enumerate(EXTENSIONS[kind])], kind.storage_type
+    )
+    cells = pa.ExtensionArray.from_storage(kind, stored)
+    ends = pa.array([0, 1, 2, 3], pa.int32())
+    made = {
+        "plain": lambda array: array,
+        "list": lambda array: pa.ListArray.from_arrays(ends, array),
+        "struct": lambda array: pa.StructArray.from_arrays([array], ["a"]),
+        "map": lambda array: pa.MapArray.from_arrays(ends, pa.array(["k"] * 3), array),
+    }[inside]
+    return made(cells), made(stored)
+
+
+@pytest.mark.parametrize("engine", ["parquet", "lance", "vortex", "theirs"])
+@settings(max_examples=3, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
+@given(kind=st.sampled_from(list(EXTENSIONS)), inside=st.sampled_from(INSIDE), null=st.booleans())
+def test_extension_types_are_stored_as_what_stands_behind_them(engine, kind, inside, null, tmp_path_factory) -> None:
+    place = tmp_path_factory.mktemp("extended")
+    cells, stored = extended(kind, inside, null=null)
+    table = pa.table({"sequence_id": ["a", "b", "c"], "action": pa.array([[[0.0, 1.0]] * 2] * 3), "x": cells})
+    if engine == "theirs":
+        (place / "ds" / "data").mkdir(parents=True)
+        pq.write_table(table, place / "ds" / "data" / "part-0.parquet")
+        (place / "ds" / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    else:
+        sl.create(place / "ds", {field.name: field.type for field in table.schema}, shards=engine).append(table)
+    ds = sl.open(place / "ds")
+    wanted = stored.to_pylist()
+    assert ds.to_arrow()["x"].type.equals(stored.type) or ds.schema["x"].category == "temporal"
+    if engine == "parquet":
+        verbs(ds, wanted, place)
+    same(ds, wanted)
+    same(sl.repack(ds, place / "other", shards="vortex" if engine == "lance" else "lance"), wanted)
+    assert ds.sql("SELECT count(x) FROM dataset WHERE x IS NOT NULL").fetchall() == [
+        (3 - sum(one is None for one in wanted),)
+    ]
+    assert not [one for one in ds.validate(depth="rows") if one.severity == "error"]
+    if engine == "theirs":
+        return
+    with ds.writer() as writer:
+        writer.add("d", action=np.zeros((2, 2)), x=wanted[1])
+        writer.add("e", action=np.zeros((2, 2)), x=wanted[2])
+    ds = sl.open(place / "ds")
+    ds.append([{"sequence_id": "f", "action": np.zeros((2, 2)), "x": wanted[1]}])
+    same(sl.open(place / "ds"), [*wanted, wanted[1], wanted[2], wanted[1]])
+    ds = sl.open(place / "ds")
+    ds.upsert(table.set_column(0, "sequence_id", pa.array(["a", "g", "h"])))
+    same(sl.open(place / "ds"), [*wanted, wanted[1], wanted[2], wanted[1], wanted[1], wanted[2]])
+    plain = sl.create(place / "plain", {"y": pa.int64()}, shards=engine)
+    plain.append(pa.table({"sequence_id": ["a", "b", "c"], "y": [1, 2, 3]}))
+    sl.open(place / "plain").add_column("x", cells.type, values=dict(zip("abc", wanted, strict=True)))
+    same(sl.open(place / "plain"), wanted)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.json_()], ids=str)
+def test_what_lance_panics_over_is_refused_by_name(kind, tmp_path) -> None:
+    ds = sl.create(tmp_path / "ds", {"x": pa.struct([("a", pa.list_(kind, 2))])}, shards="lance")
+    with pytest.raises(SchemaMismatchError, match=r"Column 'x': Lance does not write lists of a fixed size"):
+        ds.append([{"sequence_id": "a", "x": {"a": None}}])

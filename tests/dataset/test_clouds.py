@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import seqlake as sl
@@ -12,8 +14,6 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.media import spatial
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 KIND = [("x", "f4"), ("y", "f4"), ("z", "f4"), ("intensity", "u1"), ("ring", "u2"), ("t", "u8")]
@@ -118,6 +118,31 @@ def test_windows_pad_clouds_or_lay_them_end_to_end(tmp_path: Path) -> None:
         list(loader.points(["x", "t"]))
     with pytest.raises(ValueError, match="points fields"):
         loader.points([])
+
+
+@pytest.mark.parametrize("shards", ["parquet", "lance", "vortex"])
+def test_clouds_of_a_sequence_may_stand_in_the_row(shards: str, tmp_path: Path) -> None:
+    named, clouds = driven(tmp_path / "named", [5, 0, 9, 3])
+    schema = sl.Schema({"lidar": sl.Spatial4D(frames="files", inline=True), "speed": sl.Trajectory(dim=1, fps=20)})
+    assert schema["lidar"].arrow == pa.list_(pa.binary())
+    ds = sl.create(tmp_path / "held", schema, shards=shards)
+    data = [Path(named.root, one).read_bytes() for one in named.to_arrow()["lidar"][0].as_py()]
+    with ds.writer() as writer:
+        writer.add("a", lidar=data, speed=np.arange(4, dtype="f4")[:, None])
+        writer.add("b", lidar=clouds, speed=np.arange(4, dtype="f4")[:, None])
+    ds = sl.open(tmp_path / "held")
+    for row in (0, 1):
+        for number, cloud in enumerate(clouds):
+            np.testing.assert_array_equal(ds[row]["lidar"][number], cloud)
+    assert [one for one in ds.validate(depth="decode") if one.severity == "error"] == []
+    window = {"lidar": range(-1, 2)}
+    (wanted,) = sl.Loader(named, window=window, batch_size=4, shuffle=False).points(["x", "z"])
+    for batch in sl.Loader(ds, window=window, batch_size=4, shuffle=False).points(["x", "z"]):
+        for name in ("lidar", "lidar_mask", "lidar_points_mask"):
+            np.testing.assert_array_equal(batch[name], wanted[name])
+    broken = sl.create(tmp_path / "broken", schema, shards=shards)
+    broken.append([{"sequence_id": "c", "lidar": [b"PLY?", data[0][:-3]], "speed": np.arange(2, dtype="f4")[:, None]}])
+    assert [one for one in sl.open(tmp_path / "broken").validate(depth="decode") if one.severity == "error"]
 
 
 def test_clouds_stand_on_the_clock(tmp_path: Path) -> None:

@@ -117,6 +117,13 @@ def test_a_batch_holds_metres(dataset: sl.Dataset) -> None:
             assert batch[name].shape == (4, 2, *shape, 1)
             expected = dataset["a"][name].decode([0, 1], size=size)
             np.testing.assert_array_equal(batch[name][0], expected)
+        codes = next(iter(loader.frames(size=size, depth="codes")))
+        for name in names:
+            assert codes[name].dtype == np.uint16
+            np.testing.assert_array_equal(codes[name][0], dataset["a"][name].codes.decode([0, 1], size=size))
+        np.testing.assert_array_equal(codes["mm_mask"], batch["mm_mask"])
+    with pytest.raises(ValueError, match="frames depth: expected one of metres, codes, found 'feet'"):
+        loader.frames(depth="feet")
     frames = next(iter(sl.Loader(dataset, window={"infrared": range(1)}, batch_size=2).frames(size=(6, 8))))
     assert frames["infrared"].dtype == np.uint8
     assert frames["infrared"].shape == (2, 1, 6, 8, 1)

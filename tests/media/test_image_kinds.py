@@ -439,3 +439,31 @@ def test_a_picture_of_another_kind_is_a_finding_and_an_error(tmp_path) -> None:
     assert findings["F416", "c"] == "picture: 1 channels are declared, the file has 3"
     with pytest.raises(SchemaMismatchError, match="uint16"):
         list(sl.Loader(ds, window={"cam": range(1)}, batch_size=3))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from(KINDS), st.integers(1, 40), st.integers(1, 40), st.booleans(), st.integers(0, 9))
+def test_tiff_that_is_written_is_what_tifffile_reads(dtype, height, width, colour, seed) -> None:
+    pixels = numbers((height, width, 3) if colour else (height, width), dtype, seed)
+    encoded = media.encode_image(pixels, format="tiff")
+    found = tifffile.imread(io.BytesIO(encoded))
+    assert found.dtype == pixels.dtype
+    np.testing.assert_array_equal(found, pixels)
+    ours = image.decode(encoded)
+    wanted = pixels if colour else pixels[..., None]
+    np.testing.assert_array_equal(ours, np.repeat(wanted, 3, 2) if dtype == "u1" and not colour else wanted)
+
+
+@pytest.mark.parametrize("dtype", ["u2", "f4"])
+@pytest.mark.parametrize("frames", ["bytes", "files", None])
+def test_a_column_of_tiff_takes_floats(dtype, frames, tmp_path) -> None:
+    kind = sl.Image(format="tiff", frames=frames) if frames else sl.Image(format="tiff")
+    ds = sl.create(tmp_path / "ds", {"heat": kind})
+    pictures = numbers((3, 5, 7), dtype)
+    ds.append([{"sequence_id": "a", "heat": list(pictures) if frames else pictures[0]}])
+    found = sl.open(tmp_path / "ds")["a"]["heat"][:]
+    np.testing.assert_array_equal(found[..., 0], pictures if frames else pictures[:1])
+    assert [one for one in ds.validate(depth="decode") if one.severity == "error"] == []
+    plain = sl.create(tmp_path / "png", {"heat": sl.Image()})
+    with pytest.raises(SchemaMismatchError, match="found float32"):
+        plain.append([{"sequence_id": "a", "heat": np.zeros((2, 2), np.float32)}])

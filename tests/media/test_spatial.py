@@ -190,8 +190,8 @@ def test_the_format_is_the_declared_one_or_the_suffix() -> None:
     with pytest.raises(CorruptFileError, match="as ply"):
         spatial.load(Source(blob=blob, column=sl.Spatial3D()))
     np.testing.assert_array_equal(spatial.load(Source(blob=blob, column=sl.Spatial3D(format="off"))).faces, FACES)
-    with pytest.raises(DecodeError, match="expected 3D data as bin, glb, .*, found 'spz'"):
-        spatial.load(source(b"", "spz"))
+    with pytest.raises(DecodeError, match="expected 3D data as bin, glb, .*, found 'splat'"):
+        spatial.load(source(b"", "splat"))
 
 
 def test_without_the_extra_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

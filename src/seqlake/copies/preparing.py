@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from seqlake.abilities import OfALake, OfATable, ability
 from seqlake.arguments import bytes_of
 from seqlake.copies.choosing import Budget, choose, measure, megabytes
 from seqlake.copies.making import PASSING, CopyMade, CopyMaker, CopyTask
@@ -245,13 +246,19 @@ def _check(videos: object, fit: str, codec: str) -> None:
 
 def _place(source: Readable, out: str | PathLike[str] | None) -> CopyFolder:
     place = CopyFolder.of(source, out)
-    if out is None and next(iter(place.store.list(names.VERSIONS)), None) is None:
+    if out is None and not _of_a_lake(source) and next(iter(place.store.list(names.VERSIONS)), None) is None:
         raise ReadOnlyError(
             f"{source.root} is no dataset of ours to keep training copies in.",
             path=source.root,
             hint="Name a folder for them: out=, and copies= of Loader.frames.",
         )
     return place
+
+
+def _of_a_lake(source: Readable) -> bool:
+    """Whether it is all of a lake's table, whose clients leave what lies below `_seqlake/` alone, or may remove it."""
+    opened = ability(source, OfATable)
+    return opened is not None and ability(opened.table, OfALake) is not None
 
 
 def _room(place: CopyFolder, columns: int) -> tuple[int, int]:

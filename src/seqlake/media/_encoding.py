@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
-from seqlake.media import image
+from seqlake.media import _tiff, image
 from seqlake.spec.pixel_formats import plain
 
 if TYPE_CHECKING:
@@ -41,9 +41,11 @@ _LOSSLESS = {
 _TV, _FULL, _BT709 = 1, 2, 1  # as FFmpeg numbers them
 _NOMINAL = Fraction(30)  # what an encoder without a rate plans its bits by
 
+_WIDE = tuple(np.dtype(name) for name in ("u1", "u2", "f2", "f4", "f8"))  # numbers that TIFF holds
+
 TICKS = 90_000
 """Ticks of a second in videos whose frames have times of their own."""
-_IMAGES = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg"}
+_IMAGES = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "tiff": "tiff", "tif": "tiff"}
 
 
 _HARDWARE = ("h264_nvenc", "h264_videotoolbox", "h264_qsv", "h264_amf")
@@ -425,7 +427,7 @@ def _grey_picture(codes: NDArray[Any], pixel_format: str) -> Any:
 
 
 def checked_frame(
-    frame: Any, /, *, size: tuple[int, int] | None = None, where: str = "", still: bool = False
+    frame: Any, /, *, size: tuple[int, int] | None = None, where: str = "", still: bool = False, wide: bool = False
 ) -> NDArray[Any]:
     """A picture as an array, if it is one that can be encoded.
 
@@ -434,6 +436,7 @@ def checked_frame(
         size: The height and width it must have.
         where: Sequence and column, for messages.
         still: For an image: uint8 [H, W] and uint16 [H, W] are grey, as a depth map is.
+        wide: For TIFF: grey and colours of 16 bits and floats too.
 
     Raises:
         SchemaMismatchError: Another shape or type.
@@ -444,8 +447,11 @@ def checked_frame(
         raise SchemaMismatchError(f"{at}expected a frame as uint8 [H, W, 3], found {given}.")
     colour = frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8
     grey = still and frame.ndim == 2 and frame.dtype in (np.uint8, np.uint16)
+    if wide and frame.dtype in _WIDE:
+        colour, grey = frame.ndim == 3 and frame.shape[2] == 3, frame.ndim == 2
     if not (colour or grey) or 0 in frame.shape:
         also = ", or grey as uint8 or uint16 [H, W]" if still else ""
+        also += ", or either of 16 bits or floats" if wide else ""
         hint = "Channels come last, as RGB." if frame.ndim == 3 and frame.shape[0] == 3 else None
         raise SchemaMismatchError(f"{at}expected a frame as uint8 [H, W, 3]{also}, found {given}.", hint=hint)
     if size is not None and frame.shape[:2] != size:
@@ -456,7 +462,7 @@ def checked_frame(
 
 
 def image_format(declared: object, /) -> str:
-    """The format in which images of a column are written: png or jpeg; png, which loses nothing, by default.
+    """The format in which images of a column are written: png, jpeg or tiff; png, which loses nothing, by default.
 
     Raises:
         SchemaMismatchError: Another one is declared.
@@ -468,7 +474,7 @@ def image_format(declared: object, /) -> str:
     name = "png" if declared is None else _IMAGES.get(str(declared).lower())
     if name is None:
         raise SchemaMismatchError(
-            f"Expected the format png or jpeg to encode frames, found {declared!r}.",
+            f"Expected the format png, jpeg or tiff to encode frames, found {declared!r}.",
             hint="Encode the images yourself and give bytes or a File.",
         )
     return name
@@ -481,11 +487,11 @@ def encode_image(
     format: str = "png",  # noqa: A002 - the format's own word
     quality: int = image.QUALITY,
 ) -> bytes:
-    """One picture as PNG (exact) or JPEG (4:2:0, by simplejpeg where it is installed, else by FFmpeg).
+    """One picture as PNG or TIFF (exact), or JPEG (4:2:0, by simplejpeg where it is installed, else by FFmpeg).
 
     Args:
-        frame: uint8 [H, W, 3] RGB; or grey: uint8 [H, W], and uint16 [H, W] as PNG.
-        format: `png` or `jpeg`.
+        frame: uint8 [H, W, 3] RGB; or grey: uint8 [H, W], and uint16 [H, W] as PNG; as TIFF of 16 bits and floats too.
+        format: `png`, `jpeg` or `tiff`.
         quality: Of JPEG by simplejpeg, 1 to 100; FFmpeg's has its best.
 
     Raises:
@@ -493,7 +499,9 @@ def encode_image(
     """
     import av
 
-    frame = checked_frame(frame, still=True)
+    frame = checked_frame(frame, still=True, wide=format == "tiff")
+    if format == "tiff":
+        return _tiff.encode(frame)
     if format == "jpeg" and frame.dtype == np.uint16:
         raise SchemaMismatchError("Expected uint8 for JPEG, found uint16.", hint="PNG holds 16 bits.")
     if format == "jpeg" and image.has_simplejpeg():

@@ -48,6 +48,37 @@ _DTYPES = {(1, 8): "u1", (1, 16): "u2", (3, 16): "f2", (3, 32): "f4", (3, 64): "
 Page = dict[int, list[int]]
 
 
+def encode(pixels: NDArray[Any], /) -> bytes:
+    """A picture as TIFF: one page, one strip, Deflate, little-endian.
+
+    Args:
+        pixels: uint8, uint16 or floats, [H, W] or [H, W, 3].
+
+    Example:
+        >>> encode(np.zeros((2, 3), np.float32))[:3]
+        b'II*'
+    """
+    kind = pixels.dtype.newbyteorder("<")
+    strip = zlib.compress(np.ascontiguousarray(pixels, kind).tobytes())
+    height, width = pixels.shape[:2]
+    samples = 1 if pixels.ndim == 2 else pixels.shape[2]
+    floats, bits = pixels.dtype.kind == "f", 8 * pixels.dtype.itemsize
+    beside, count, size = b"", 12, 8  # bytes before the directory
+    if samples > 1:  # more than an entry holds: they lie behind the directory
+        beside = struct.pack("<6H", *[bits] * samples, *[3 if floats else 1] * samples)
+    at = size + 2 + 12 * count + 4
+    entries = [
+        (_WIDTH, 4, 1, width), (_HEIGHT, 4, 1, height), (_BITS, 3, samples, at if beside else bits),
+        (_COMPRESSION, 3, 1, _DEFLATE), (_MEANING, 3, 1, _BLACK_IS_ZERO if samples == 1 else _RGB),
+        (_OFFSETS, 4, 1, at + len(beside)), (_ORIENTATION, 3, 1, 1), (_SAMPLES, 3, 1, samples), (_ROWS, 4, 1, height),
+        (_SIZES, 4, 1, len(strip)), (_PLANAR, 3, 1, 1),
+        (_FORMAT, 3, samples, at + len(beside) // 2 if beside else 3 if floats else 1),
+    ]  # fmt: skip
+    directory = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    head = struct.pack("<2sHIH", b"II", 42, size, count)
+    return b"".join([head, directory, struct.pack("<I", 0), beside, strip])
+
+
 class DamagedError(ValueError):
     """A picture that contradicts itself, or its bytes."""
 

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import CorruptFileError, ForkedProcessError
+from seqlake.errors import CorruptFileError, ForkedProcessError, SchemaMismatchError
 from seqlake.files.locations import is_local, local_path
 from seqlake.plugins import require
 from seqlake.shards.engines import EngineReader, EngineWriter, damage_of, refuse_dotted
 from seqlake.shards.parquet.layout import refuse_unknown
-from seqlake.spec.schema import is_list
+from seqlake.spec.schema import is_binary, is_list, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,13 +98,27 @@ def create(
 
     Raises:
         MissingDependencyError: The package `pylance` is not installed.
-        SchemaMismatchError: A column with a dot in its name.
+        SchemaMismatchError: A column with a dot in its name, or with lists of text or bytes that have a fixed size.
         ValueError: An unknown layout.
     """
     del fixed_size_inner, ids
     refuse_unknown(layout)
     refuse_dotted(schema, "Lance")
+    for name, column in schema.items():
+        if _sizes_text(column.stored(fixed_size_inner=True)):
+            raise SchemaMismatchError(
+                f"Column {name!r}: Lance does not write lists of a fixed size that hold text or bytes, found "
+                f"{column.arrow}.",
+                hint="Declare lists without a size, or take shards of another kind.",
+            )
     return LanceWriter(Path(path), schema, layout=layout)
+
+
+def _sizes_text(kind: pa.DataType) -> bool:
+    """Whether its encoder panics over it."""
+    if pa.types.is_fixed_size_list(kind) and (is_text(kind.value_type) or is_binary(kind.value_type)):
+        return True
+    return any(_sizes_text(kind.field(number).type) for number in range(kind.num_fields))
 
 
 class LanceWriter(EngineWriter):

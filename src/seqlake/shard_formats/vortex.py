@@ -127,6 +127,11 @@ def _kept(kind: pa.DataType) -> pa.DataType:
         return pa.list_(_kept(kind.value_type), kind.list_size)
     if is_list(kind):
         return pa.list_(_kept(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_kept(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        fields = (field.with_type(_kept(field.type)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(*fields, keys_sorted=kind.keys_sorted)
     return kind
 
 

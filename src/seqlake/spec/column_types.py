@@ -471,7 +471,7 @@ class Spatial4D(ColumnType):
         format: As in `"ply-sequence"`.
         fps: Steps per second.
         frames: `"files"`: a file for each step, index i is step i.
-        inline: Whether a cell is the file's own bytes; `format` then says what they are.
+        inline: Whether a cell is the file's own bytes, with `frames` a list of them; `format` then says what they are.
         fields: Anything else.
 
     Example:
@@ -496,8 +496,9 @@ class Spatial4D(ColumnType):
 
     @property
     def arrow(self) -> pa.DataType:
-        """`string`, or `list<string>` with `frames`."""
-        return pa.list_(pa.string()) if self.get("frames") == "files" else super().arrow
+        """`string`, or with `frames` `list<string>`, where they are inline `list<binary>`."""
+        each = pa.binary() if self.get("inline") else pa.string()
+        return pa.list_(each) if self.get("frames") == "files" else super().arrow
 
 
 class Embedding(ColumnType):

@@ -44,6 +44,31 @@ def has_list_views(kind: pa.DataType, /) -> bool:
     return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) or has_list_views(kind.value_type)
 
 
+def without_extensions(kind: pa.DataType, /) -> pa.DataType:
+    """The type with what stands behind extensions of Arrow (UUIDs, tensors, JSON): few engines know any of them.
+
+    Example:
+        >>> without_extensions(pa.list_(pa.uuid()))
+        ListType(list<item: fixed_size_binary[16]>)
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return without_extensions(kind.storage_type)
+    if not any(_has_extension(kind.field(number).type) for number in range(kind.num_fields)):
+        return kind
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(without_extensions(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        fields = (field.with_type(without_extensions(field.type)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(*fields, keys_sorted=kind.keys_sorted)
+    return _plain_list(kind, kind.value_field.with_type(without_extensions(kind.value_type))) if is_list(kind) else kind
+
+
+def _has_extension(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return True
+    return any(_has_extension(kind.field(number).type) for number in range(kind.num_fields))
+
+
 def without_views(kind: pa.DataType, /) -> pa.DataType:
     """The type with plain text, bytes and lists where it has views, which most of Arrow's functions do not take.
 
@@ -194,7 +219,7 @@ class Column:
             return "temporal"
         if is_list(kind) and declared == "image" and (is_binary(kind.value_type) or is_text(kind.value_type)):
             return "frames"
-        if is_list(kind) and declared == "4d" and is_text(kind.value_type):
+        if is_list(kind) and declared == "4d" and (is_binary(kind.value_type) or is_text(kind.value_type)):
             return "frames"
         has_url = pa.types.is_struct(kind) and kind.get_field_index("url") >= 0
         if self._names_files() and (is_text(kind) or has_url):
@@ -434,7 +459,9 @@ class Schema(Mapping[str, Column]):
                 + (f" Is {near[0]!r} meant?" if near else "")
             )
         types = metadata.column_types if metadata is not None else {}
-        columns = {f.name: Column(f.name, f.type, types.get(f.name), nullable=f.nullable) for f in schema}
+        columns = {
+            f.name: Column(f.name, without_extensions(f.type), types.get(f.name), nullable=f.nullable) for f in schema
+        }
         return Schema(columns, metadata=metadata, id=id)
 
     @property
@@ -522,7 +549,7 @@ class Schema(Mapping[str, Column]):
         return mine == theirs and self.id == other.id and self.metadata == other.metadata
 
     def __hash__(self) -> int:
-        return hash((tuple(self._columns.values()), self.id))
+        return hash((tuple(self._columns), self.id))  # names tell schemas apart; types would be written as JSON for it
 
     def __repr__(self) -> str:
         return "Schema\n" + "\n".join(f"  {column}" for column in self._columns.values())
@@ -548,13 +575,13 @@ def no_column(name: object, names: Iterable[str], /) -> ColumnNotFoundError:
 
 def _column(name: str, value: Any) -> Column:
     if isinstance(value, Column):
-        return replace(value, name=name)
+        return replace(value, name=name, arrow=without_extensions(value.arrow))
     if isinstance(value, ColumnType):
         return Column(name, value.arrow, value)
     if isinstance(value, pa.Field):
-        return Column(name, value.type, None, nullable=value.nullable)
+        return Column(name, without_extensions(value.type), None, nullable=value.nullable)
     if isinstance(value, pa.DataType):
-        return Column(name, value, None)
+        return Column(name, without_extensions(value), None)
     raise SchemaMismatchError(
         f"Column {name!r}: expected an Arrow type such as pa.float32() or a column type such as sl.Trajectory(dim=7), "
         f"got {value!r}."

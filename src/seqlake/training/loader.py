@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from seqlake.training.order import Shuffle
     from seqlake.training.plan import EpochPlan
     from seqlake.training.samples import Batch
-    from seqlake.training.settings import Layout
+    from seqlake.training.settings import DepthAs, Layout
     from seqlake.training.steps import Steps, Tail
     from seqlake.training.telemetry import Telemetry
     from seqlake.windows.spec import Window
@@ -385,6 +385,7 @@ class Loader:
         device: str | None = None,
         threads: int | None = None,
         copies: bool | str | PathLike[str] = False,
+        depth: DepthAs = "metres",
     ) -> Self:
         """How frames of videos and images are delivered.
 
@@ -396,6 +397,8 @@ class Loader:
             copies: True takes the videos' frames from their training copies of this size, which `sl.prepare` makes; a
                 folder, from the copies that were made there. Every video of the window needs one: pixels must not
                 depend on what happens to be there.
+            depth: `"metres"` gives depth maps as float32, `"codes"` as the whole numbers that are stored, uint8 or
+                uint16, scaled to the nearest pixels: half the bytes, for who measures them on the GPU.
 
         Raises:
             MissingDependencyError: The device needs a package that is not installed.
@@ -405,7 +408,13 @@ class Loader:
         size = tuple(size) if isinstance(size, list) else size
         folder = copies if isinstance(copies, bool) else str(copies)
         options = replace(
-            self._settings.frames, size=size, layout=layout, device=device or "cpu", threads=threads, copies=folder
+            self._settings.frames,
+            size=size,
+            layout=layout,
+            device=device or "cpu",
+            threads=threads,
+            copies=folder,
+            depth=depth,
         )
         options.check()
         loader = self._with(frames=options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from seqlake.media import FASTEST, SLOWEST
 from seqlake.plugins import require
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Layout = Literal["THWC", "TCHW"]
 LAYOUTS: tuple[Layout, ...] = ("THWC", "TCHW")
+DepthAs = Literal["metres", "codes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class FrameOptions:
         threads: How many decode; None means one for each core.
         points: How points of clouds are delivered.
         copies: Whether videos come from training copies of this size; or the folder that they are in.
+        depth: Whether depth maps are metres, or the codes that are stored.
     """
 
     size: tuple[int, int] | None = None
@@ -42,6 +44,7 @@ class FrameOptions:
     threads: int | None = None
     points: PointOptions = field(default_factory=PointOptions)
     copies: bool | str = False
+    depth: DepthAs = "metres"
 
     def check(self) -> None:
         """Raise ValueError or MissingDependencyError, naming the argument that cannot be meant."""
@@ -54,6 +57,8 @@ class FrameOptions:
             raise ValueError("frames copies: training copies are of one size; say which: size=(height, width).")
         if self.layout not in LAYOUTS:
             raise ValueError(f"frames layout: expected one of {', '.join(LAYOUTS)}, found {self.layout!r}.")
+        if self.depth not in get_args(DepthAs):
+            raise ValueError(f"frames depth: expected one of {', '.join(get_args(DepthAs))}, found {self.depth!r}.")
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
             raise ValueError(f"frames threads: expected a whole number from 1 on, found {self.threads!r}.")
         if self.device != "cpu":

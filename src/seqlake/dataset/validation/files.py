@@ -167,7 +167,7 @@ class CellReader:
     ) -> tuple[FileFacts | None, bytes | memoryview | None]:
         """What one picture says of itself, and its bytes where they are to be decoded."""
         if isinstance(one, bytes):
-            facts = looking.picture(one, "picture", kind)
+            facts = looking.cloud(one) if kind.type == "4d" else looking.picture(one, "picture", kind)
             return facts, one if facts.trouble is None else None
         blob = self._blob(one, place)
         if blob is None or isinstance(blob, FileFacts):

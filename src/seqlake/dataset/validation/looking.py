@@ -175,6 +175,12 @@ def _picture_head(blob: Blob) -> bytes | memoryview:
     return whole(blob) if blob.size > HEAD and (describe(head) is None or format_of(head) == "tiff") else head
 
 
+def cloud(data: bytes, /) -> FileFacts:
+    """What a cloud's own bytes, in the row, say."""
+    kind = format_of(data[:64])
+    return FileFacts(name="cloud", trouble="empty") if not data else FileFacts(name="cloud", format=kind)
+
+
 def picture(head: bytes | memoryview, name: str, column: ColumnType, /) -> FileFacts:
     """What a picture's own bytes say."""
     kind = format_of(bytes(head[:64]))

@@ -23,7 +23,7 @@ from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.shards import cells
 from seqlake.spec.rules import check_schema
 from seqlake.spec.rules.signals import LARGEST_CELL
-from seqlake.spec.schema import is_binary, is_list, is_text
+from seqlake.spec.schema import is_binary, is_list, is_text, without_extensions
 from seqlake.spec.stamps import coarse
 from seqlake.windows.timestamps import times_in
 
@@ -327,20 +327,19 @@ def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
+    kind = without_extensions(kind)
     while True:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
             kind = kind.value_type
         else:
             return kind
 
 
 def _decoded(array: pa.Array) -> pa.Array:
+    kind = without_extensions(array.type)
+    array = array if array.type == kind else array.cast(kind)
     while True:
-        if isinstance(array.type, pa.BaseExtensionType):
-            array = array.storage
-        elif pa.types.is_dictionary(array.type):
+        if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         elif pa.types.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)

@@ -458,7 +458,8 @@ def _still(value: Any, column: Column, *, size: tuple[int, int] | None, where: s
     picture = as_array(value, where=where)
     if column.type is not None and column.type.is_depth:
         picture = depth_picture(picture, column.type, np.iinfo(np.uint16).max, where=where)
-    return checked_frame(picture, size=size, where=where, still=True)
+    wide = image_format(column.type.get("format") if column.type is not None else None) == "tiff"
+    return checked_frame(picture, size=size, where=where, still=True, wide=wide)
 
 
 def _image_file(frame: NDArray[Any], column: Column, path: Path) -> Encoded:

@@ -201,7 +201,8 @@ def _decoded(pictures: pa.ListScalar, video: ColumnType | None, where: str) -> I
 
 
 def _in_row(column: Column) -> bool:
-    return column.category == "frames" and is_binary(column.arrow.value_type)
+    is_image = column.type is not None and column.type.type == "image"
+    return column.category == "frames" and is_image and is_binary(column.arrow.value_type)
 
 
 def _plain(rate: Fraction) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seqlake.media._clouds import las, pcd, ply, raw
+from seqlake.media._clouds import las, pcd, ply, raw, spz
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,5 +29,6 @@ READERS: dict[str, Reader] = {
     "nuscenes": raw.read,
     "pcd": pcd.read,
     "ply": ply.read,
+    "spz": spz.read,
 }
 """Format -> what reads it."""

@@ -257,7 +257,8 @@ def m108_trajectory(column: Column, _: Schema, /, *, location: str) -> Iterator[
 @rule("M109", "error", "A file column is a string, a struct with `url`, or a file's bytes.", section=FILES)
 def m109_file(column: Column, schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
     """Its bytes are `binary`, or a struct `{bytes, path}`; with `inline: true` they must stand in the rows."""
-    if column.inline or (schema.id is None and is_binary(column.arrow)):
+    steps = column.category == "frames" and is_binary(column.arrow.value_type)
+    if column.inline or steps or (schema.id is None and is_binary(column.arrow)):
         return
     if column.type is not None and column.type.inline:
         yield _facts(column, location, f"inline is declared, so bytes must stand in the rows, found {column.arrow}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from seqlake.spec.column_types import as_codes
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.frames.clips import (
     CloudColumn,
@@ -22,6 +24,7 @@ from seqlake.windows.spec import Window
 
 if TYPE_CHECKING:
     from seqlake.protocols import Readable
+    from seqlake.spec.schema import Column
     from seqlake.training.frames.clips import FrameColumn
     from seqlake.training.opened import Opened
     from seqlake.training.settings import LoaderSettings
@@ -55,7 +58,7 @@ class FrameColumns:
         pool = DecoderPool(most=_DECODERS * (self.options.threads or cores()))
         self.columns: list[FrameColumn | SoundColumn] = []
         for track in self.survey.framed:
-            column, size = schema[track.column], self.options.size
+            column, size = self._shown(schema[track.column]), self.options.size
             if column.category == "frames":
                 cells = EncodedCells(column.name, self.survey, self.opened)
                 if is_clouds(column):
@@ -94,6 +97,12 @@ class FrameColumns:
                     cells=EncodedCells(column.name, self.survey, self.opened) if column.inline else None,
                 )
             )
+
+    def _shown(self, column: Column) -> Column:
+        """A column of depth maps as that of what is delivered of them."""
+        if self.options.depth == "metres" or column.type is None or not column.type.is_depth:
+            return column
+        return replace(column, type=as_codes(column.type))
 
     @property
     def clamp(self) -> bool:
