@@ -310,6 +310,32 @@ def test_a_server_that_lies_about_sizes_is_not_believed(hub) -> None:
         blob.ranges(_ints(0), _ints(5))
 
 
+@pytest.mark.parametrize(
+    "listed",
+    [b"no json", b"[7]", b'[{"type": "file", "path": "a", "oid": "x", "size": -1}]', b'[{"type": "file"}]',
+     b'[{"type": "file", "path": "a", "oid": "x", "size": 99999999999999999999999}]', b"null", b'{"sha": "main"}'],
+)  # fmt: skip
+def test_answers_that_make_no_sense_are_errors_of_ours(hub, listed) -> None:
+    repo = hub.repo("owner/arm", {"a": b"x"})
+    store = open_store(f"hf://datasets/owner/arm@{repo.refs['main']}")
+    hub.replies["/tree/"] = listed
+    for call in (lambda: store.blob("a"), lambda: list(store.list())):
+        with pytest.raises(OSError, match="cannot be used|no commit|not there"):
+            call()
+    hub.replies = {"/api/datasets/": listed}
+    with pytest.raises(OSError, match="cannot be used|no commit"):
+        open_store("hf://datasets/owner/arm").pinned()
+
+
+def test_names_that_lead_out_are_refused(hub) -> None:
+    repo = hub.repo("owner/arm", {"a": b"x"})
+    hub.replies["/tree/"] = b'[{"type": "file", "path": "../../other/b/x", "oid": "x", "size": 3}]'
+    store = open_store(f"hf://datasets/owner/arm@{repo.refs['main']}")
+    for path, _ in store.list():
+        with pytest.raises(UnsafeReferenceError):
+            store.blob(path)
+
+
 def test_a_hub_that_is_not_there(hub, monkeypatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(OSError, match="127.0.0.1:9 does not answer"):

@@ -134,6 +134,36 @@ def test_very_many_files_are_several_commits_and_a_dataset_after_the_last(hub, a
     assert len(sl.open("hf://datasets/owner/arm")) == 8
 
 
+def test_several_commits_are_no_dataset_between_the_first_and_the_last(hub, arm, monkeypatch) -> None:
+    sl.push(arm, "hf://datasets/owner/arm", progress=False)
+    repo = hub.repos["owner/arm"]
+    before = len(repo.commits)
+    arm.delete(ids=["ep_0001"])
+    arm.append(list(samples.arm_episodes(4, first=4)), rows_per_shard=1)
+    monkeypatch.setattr(pushing, "_MOST_IN_COMMIT", 3)
+    sl.push(arm, "hf://datasets/owner/arm", progress=False)
+    assert ["mixtrain.json" in files for files in list(repo.commits.values())[before:]] == [False, True]
+    assert len(sl.open("hf://datasets/owner/arm")) == 7
+
+
+def test_what_was_another_dataset_is_none_afterwards(hub, arm, tmp_path) -> None:
+    repo = hub.upload("owner/arm", tmp_path / "arm")  # with its log, as a tool that copies files does it
+    assert any(path.startswith("_seqlake/") for path in pushed(hub))
+    arm.delete(ids=["ep_0001"])
+    sl.push(arm, "hf://datasets/owner/arm", progress=False)
+    assert len(sl.open("hf://datasets/owner/arm")) == 3
+    assert not any(path.startswith("_seqlake/") for path in pushed(hub))
+    by_hand.write(tmp_path / "robot", by_hand.four(), "v3.0")
+    (tmp_path / "robot" / "README.md").write_text("of the folder")
+    repo.commit({"README.md": None})
+    sl.push(tmp_path / "robot", "hf://datasets/owner/arm", progress=False)
+    assert "mixtrain.json" not in pushed(hub)
+    assert pushed(hub)["README.md"] == b"of the folder"
+    assert len(sl.open("hf://datasets/owner/arm")) == 4
+    sl.push(tmp_path / "robot", "hf://datasets/owner/arm", card=True, progress=False)
+    assert b"LeRobot" in pushed(hub)["README.md"]
+
+
 def test_a_dry_run_sends_nothing(hub, arm) -> None:
     planned = sl.push(arm, "hf://datasets/owner/arm", dry_run=True)
     assert planned.created

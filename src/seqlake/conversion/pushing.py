@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 CARD = "README.md"
 _KEPT = {CARD, ".gitattributes"}
 _LAST = {METADATA, "meta/info.json", "dataset_dict.json", "state.json", "index.json"}  # by which readers know a dataset
+LOG = "_seqlake"
+_OURS = {"data", "files", LOG}
 _MOST_IN_COMMIT = 10_000
 _AT_A_TIME = 200  # files that are asked about, and sent, together
 
@@ -153,7 +155,7 @@ def push(
     if hub.offline:
         raise OSError(5, "HF_HUB_OFFLINE is set, so nothing can be pushed", to)
     there = _there(hub, place)
-    kept = {} if there is None else there[1]
+    kept: Mapping[str, Any] = {} if there is None else there[1]
     facts = replace(facts, name=place.repo, license=license, tasks=tuple(tasks))
     planned = Push(
         repo=place.repo,
@@ -166,11 +168,11 @@ def push(
     )
     if dry_run:
         return planned
+    if planned.card is not None:
+        content.pop(CARD, None)
     said = message or messages.message() or "Upload with seqlake"
     with enabled(progress), _bars(progress):
-        return replace(
-            planned, commit=_sent(hub, place, planned, content, said, private=private, parent=there and there[0])
-        )
+        return replace(planned, commit=_sent(hub, place, planned, content, said, private=private, there=there))
 
 
 def _source(dataset: Any, storage: Mapping[str, str] | None) -> tuple[Any, str]:
@@ -271,13 +273,11 @@ def _there(hub: Hub, place: HubPlace) -> tuple[str, dict[str, Any]] | None:
 
 
 def _removed(content: Mapping[str, Blob], there: Mapping[str, Any]) -> list[str]:
-    """Files of before in the folders that the dataset has, which are no longer part of it."""
+    """Files of before that are no longer part of it: in the folders that it has, and what made it another dataset."""
     folders = {path.partition("/")[0] for path in content if "/" in path}
-    return sorted(
-        path
-        for path in there
-        if "/" in path and path.partition("/")[0] in folders and path not in content and path not in _KEPT
-    )
+    folders |= _OURS if METADATA in content else {LOG}
+    gone = (path for path in there if path in _LAST or ("/" in path and path.partition("/")[0] in folders))
+    return sorted(path for path in gone if path not in content and path not in _KEPT)
 
 
 def _card(card: bool | str | None, facts: CardFacts, *, has_card: bool) -> str | None:  # noqa: FBT001 - as `push` takes it
@@ -308,7 +308,7 @@ def _sent(
     message: str,
     *,
     private: bool | None,
-    parent: str | None,
+    there: tuple[str, Mapping[str, Any]] | None,
 ) -> str | None:
     """Send the files and make the commit; of very many files several, and what makes it a dataset in the last one."""
     api, client = hub.api, plugins.require("huggingface_hub", extra="hub")
@@ -319,23 +319,27 @@ def _sent(
         if planned.branch != MAIN:
             api.create_branch(place.repo, branch=planned.branch, repo_type="dataset", exist_ok=True)
         paths = sorted(content, key=lambda path: (path in _LAST, path))
-        operations: list[Any] = [client.CommitOperationDelete(path) for path in planned.removed]
         additions = [client.CommitOperationAdd(path, _readable(content[path])) for path in paths]
-        chunks = [additions[at : at + _AT_A_TIME] for at in range(0, len(additions), _AT_A_TIME)]
+        # Not what makes it a dataset: it may be removed before it comes, and the client would know it as unchanged.
+        early = [one for one in additions if one.path_in_repo not in _LAST]
+        chunks = [early[at : at + _AT_A_TIME] for at in range(0, len(early), _AT_A_TIME)]
         for chunk in over(chunks, "sending files", unit="portions"):
             api.preupload_lfs_files(place.repo, chunk, **options)
         if planned.card is not None:
             additions.insert(0, client.CommitOperationAdd(CARD, planned.card.encode()))
         parts = [additions[at : at + _MOST_IN_COMMIT] for at in range(0, len(additions), _MOST_IN_COMMIT)]
-        commit = None
+        parent, known = (None, {}) if there is None else there
+        marks = [path for path in _LAST if len(parts) > 1 and path in content and path in known]
+        operations = [client.CommitOperationDelete(path) for path in (*planned.removed, *marks)]
         for number, part in enumerate(parts, 1):
             counted = message if len(parts) == 1 else f"{message} ({number} of {len(parts)})"
-            last = operations if number == len(parts) else []
-            commit = api.create_commit(
-                place.repo, [*last, *part], commit_message=counted, parent_commit=parent, **options
+            parent = str(  # nobody else's commit comes between: what is removed was seen
+                api.create_commit(
+                    place.repo, [*operations, *part], commit_message=counted, parent_commit=parent, **options
+                ).oid
             )
-            parent = str(commit.oid)  # nobody else's commit comes between: what is removed was seen
-    return None if commit is None else str(commit.oid)
+            operations = []
+    return parent
 
 
 def _readable(blob: Blob) -> Any:

@@ -367,6 +367,32 @@ def test_streams_that_are_cut_off_are_errors(tmp_path, cut) -> None:
         sl.scan(tmp_path / "s").to_arrow()
 
 
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_changed_bytes_are_errors_of_ours_or_rows(tmp_path, kind) -> None:
+    """Neither format has checksums of its own here: another value may come, another kind of error may not."""
+    official = dataset(0, 3)
+    if kind == "arrow":
+        official.save_to_disk(tmp_path / "d")
+    else:
+        (tmp_path / "d").mkdir()
+        official.to_parquet(tmp_path / "d" / "train.parquet")
+    path = next((tmp_path / "d").glob(f"*.{kind}"))
+    path.chmod(0o644)
+    data = path.read_bytes()
+    random = np.random.default_rng(7)
+    refused = 0
+    for _ in range(60):
+        changed = bytearray(data)
+        for place in random.integers(0, min(len(data), 6000), random.integers(1, 10)).tolist():
+            changed[place if kind == "arrow" else -1 - place] = int(random.integers(256))
+        path.write_bytes(changed)
+        try:
+            assert sl.scan(tmp_path / "d").to_arrow().num_rows >= 0
+        except SeqlakeError:
+            refused += 1
+    assert refused > 10
+
+
 def test_documents_that_lie_are_errors(tmp_path) -> None:
     dataset(0, 2).save_to_disk(tmp_path / "s")
     state = tmp_path / "s" / "state.json"

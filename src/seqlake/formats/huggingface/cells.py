@@ -16,7 +16,7 @@ from seqlake.files.limits import refuse_more_than_memory
 from seqlake.files.references import open_reference
 from seqlake.files.stores import read_all
 from seqlake.shards.memory import ArrowReader
-from seqlake.spec.schema import is_list
+from seqlake.spec.schema import is_list, plain_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -87,6 +87,8 @@ def read_stream(blob: Blob, /) -> pa.Table:
         place = blob.location, blob.token
         if place not in _SEEN:
             table.validate(full=True)
+            for one in table.schema:  # names, also of inner fields, are text only if they can be decoded
+                one.with_type(plain_type(one.type)).with_name(one.name)
             if len(_SEEN) >= _MOST_SEEN:
                 _SEEN.clear()
             _SEEN.add(place)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _HUB = "https://huggingface.co"
 _MOST_TREES = 64  # that a process remembers
 _TOP = 1000  # names in the root of a dataset, which one answer holds
+_MOST_BYTES = 1 << 62  # of a file, whatever a server says
 _MOST_LISTED = 1 << 30  # bytes of a listing that was kept
 _LOGIN = "Log in with `hf auth login`, or set HF_TOKEN to a token that may read it"
 _NO_HUB = "HF_HUB_OFFLINE is set, so nothing is asked for"
@@ -185,8 +186,9 @@ class Hub:
         with self.translated(place):
             listed = self.api.list_repo_tree(place.repo, repo_type="dataset", revision=place.revision)
             entries = list(islice(listed, _TOP))
+            files = self._files(entries)
         tree.asked = True
-        tree.files.update(self._files(entries))
+        tree.files.update(files)
         if len(entries) < _TOP:
             tree.top = frozenset(entry.path for entry in entries)
 
@@ -196,33 +198,37 @@ class Hub:
                 place.address(self.endpoint), token=self.token or False, library_name="seqlake"
             )
         size, tag, commit = meta.size, meta.etag, meta.commit_hash
-        if type(size) is not int or not 0 <= size < 1 << 62 or not tag or not commit:
-            raise OSError(5, f"the Hub says no size, ETag and commit, but {size!r}, {tag!r}, {commit!r}", str(place))
-        return place.at(str(commit)), Listed(size, str(tag))
+        there = place if place.is_pinned else place.at(str(commit))
+        if type(size) is not int or not 0 <= size < _MOST_BYTES or not tag or not there.is_pinned:
+            said = f"{size!r}, {tag!r}, {commit!r}"
+            raise OSError(5, f"the Hub says no size, ETag and commit, but {said:.120}", str(place))
+        return there, Listed(size, str(tag))
 
     def _asked_below(self, place: HubPlace) -> dict[str, Listed]:
-        errors = self._errors
         try:
             with self.translated(place):
-                return self._files(
-                    self.api.list_repo_tree(
-                        place.repo, place.path or None, recursive=True, repo_type="dataset", revision=place.revision
-                    )
+                listed = self.api.list_repo_tree(
+                    place.repo, place.path or None, recursive=True, repo_type="dataset", revision=place.revision
                 )
+                return self._files(listed)
         except FileNotFoundError as error:
             if isinstance(error, SeqlakeError):
                 raise
             return {}  # no such folder
-        except errors.EntryNotFoundError:  # pragma: no cover - `translated` gives the one above
-            return {}
 
     def _files(self, entries: Iterable[Any]) -> dict[str, Listed]:
         """The files among what a tree lists, by path."""
-        return {
+        files = {
             str(one.path): Listed(int(one.size), str(one.lfs.sha256 if one.lfs else one.blob_id))
             for one in entries
             if isinstance(one, self._client.RepoFile)
         }
+        wrong = next(
+            (f"{path} has {one.size} bytes" for path, one in files.items() if not 0 <= one.size < _MOST_BYTES), ""
+        )
+        if wrong:
+            raise ValueError(wrong)
+        return files
 
     # ---- what was downloaded before
     def kept(self, place: HubPlace, /) -> Path | None:
@@ -298,6 +304,9 @@ class Hub:
             status = "" if answered is None or answered.response is None else f" (HTTP {answered.response.status_code})"
             reason = self.storage.redacted(str(error).partition("\n")[0])[:200]
             raise OSError(5, f"a file could not be sent{status}: {reason}", str(place)) from None
+        except (ValueError, TypeError, LookupError, AttributeError) as error:  # of an answer in another form
+            reason = self.storage.redacted(f"{type(error).__name__}: {error}")[:200]
+            raise OSError(5, f"what the Hub at {self.endpoint} answers cannot be used ({reason})", str(place)) from None
         except Exception as error:  # the packages below it have changed, and with them what they raise
             if type(error).__module__.partition(".")[0] not in {"httpx", "httpx2", "httpcore", "httpcore2", "requests"}:
                 raise
