@@ -536,7 +536,7 @@ class TakesFiles(Protocol):
     """What the rows' files hold becomes part of what is written, so that nothing refers to them any more."""
 
     def takes_files(self) -> bool:
-        """Whether it does."""
+        """Whether the bytes of all files go along."""
 
 
 @runtime_checkable

@@ -85,7 +85,7 @@ class ReplayLayout:
 
     @property
     def lengths(self) -> Ints:
-        """[episodes] T."""
+        """[episodes] how many steps each has."""
         return self.ends - self.starts
 
 
