@@ -223,7 +223,7 @@ def test_convert_counts_sequences_not_samples(run, tmp_path) -> None:
     told = run("convert", tmp_path / "mds", tmp_path / "arm", "--sequence-id", "episode", "--steps", "step")
     assert told.out.startswith("3 sequences at ")
     told = run("convert", tmp_path / "arm", tmp_path / "again", "--to", "mds")
-    assert told.out.startswith("3 samples at ")
+    assert told.out.startswith("3 sequences at ")
 
 
 def test_a_conversion_that_leaves_files_behind_says_where_they_stay(run, tmp_path) -> None:

@@ -14,6 +14,8 @@ from seqlake.errors import DatasetExistsError, SchemaMismatchError, ValidationEr
 from seqlake.formats import zarr_replay
 from seqlake.media import encode_image
 
+from ..lerobot import by_hand  # noqa: TID252 - a recorder for several formats
+
 zarr = pytest.importorskip("zarr")
 pytest.importorskip("numcodecs")
 
@@ -142,6 +144,19 @@ def test_pictures_of_two_sizes(tmp_path: Path) -> None:
             writer.add(f"{number}", cam=[encode_image(np.zeros((4 + number, 6, 3), "u1"))])
     with pytest.raises(ValidationError, match="pictures of one size|of several sizes"):
         convert(sl.open(ds.location), tmp_path / "out")
+
+
+@pytest.mark.parametrize(("to", "options"), [("zarr_replay", {}), ("rlds", {"images": "png"})])
+def test_parts_of_videos_that_rows_share_become_pixels(tmp_path: Path, to: str, options: dict[str, Any]) -> None:
+    """LeRobot in place: each row has some frames of a file; both formats get exactly those."""
+    recorded = by_hand.write(tmp_path / "lerobot", by_hand.four(), "v3.0")
+    sl.convert(recorded, tmp_path / "out", to=to, progress=False, workers=1, **options)
+    there, written = sl.scan(recorded), sl.scan(tmp_path / "out")
+    [cam] = [name for name in written.schema.names if name.endswith("images.top")]
+    for before, after in zip(there, written, strict=True):
+        assert before["sequence_id"] == after["sequence_id"]
+        np.testing.assert_array_equal(after[cam][:], before[by_hand.CAM][:])
+        np.testing.assert_array_equal(after["action"], before["action"])
 
 
 def test_in_a_bucket(ours: Any, tmp_path: Path, s3_bucket: Any) -> None:

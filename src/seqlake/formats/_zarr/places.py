@@ -54,7 +54,7 @@ class Promised(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows first."""
+        """Rows first, then the shape of one."""
 
     @property
     def row_bytes(self) -> int:

@@ -200,7 +200,7 @@ def _usual(schema: Schema, name: str) -> str:
     if column.category == "temporal" and short.removesuffix("_step") in _OF_STEPS:
         return f"steps/{short}"
     if has_frames(column) or column.category == "temporal":
-        return f"steps/observation/{name.replace('/', '_')}"
+        return f"steps/observation/{name.removeprefix('observation.').replace('/', '_')}"
     instruction = next((one for one in _REPEATED if one in schema and is_text(schema[one].arrow)), None)
     if name == instruction:
         return "steps/language_instruction"

@@ -142,9 +142,9 @@ def _wanted(
     }
     for name, several in frames.items():
         kept = tuple(one for one in several if one not in without)
-        kind = _IMAGES[kept[0].rpartition(".")[2]] if kept else None
+        kinds = {_IMAGES[one.rpartition(".")[2]] for one in kept}
         if kept:
-            image = Image(frames="bytes", format=kind)
+            image = Image(frames="bytes", format=kinds.pop() if len(kinds) == 1 else None)
             column = Column(name, pa.list_(pa.binary()), image)
             columns[name] = (TarColumn(column=column, role="frames", endings=kept), kept[0])
     return columns

@@ -263,19 +263,19 @@ class _Shard:
 
     @property
     def nbytes(self) -> int:
-        """Bytes so far."""
+        """Bytes of it so far."""
         return int(self._archive.offset)
 
     def add(self, name: str, data: bytes) -> None:
-        """A file by its bytes."""
+        """Write a file whose bytes are at hand."""
         self._archive.addfile(_info(name, len(data)), io.BytesIO(data))
 
     def copy(self, name: str, blob: Blob) -> None:
-        """A file of some store."""
+        """Write a file that lies in some store."""
         self._archive.addfile(_info(name, blob.size), io.BufferedReader(_Pieces(blob), _PIECE))
 
     def close(self) -> None:
-        """Finish it."""
+        """Finish the archive, once or twice."""
         self._archive.close()
 
 

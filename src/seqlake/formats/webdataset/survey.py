@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.errors import CorruptFileError
+from seqlake.formats.rlds.tfrecord import BytesAhead
 from seqlake.formats.webdataset.places import is_shard, open_shard
 from seqlake.formats.webdataset.tar import GZIPPED, UNMARKED, members, unpacked
 from seqlake.spec.findings import Finding
@@ -113,7 +114,8 @@ def _shard(blob: Blob, named: NamedShard, gathered: TarSurvey, limit: int) -> Ta
     archive = opened(blob, limit=limit)
     samples: list[tuple[str, int, dict[str, tuple[int, int]]]] = []
     digest, left = hashlib.sha256(blob.token.encode()), list[tuple[str, str]]()
-    for one in members(archive):
+    ahead = BytesAhead(archive)
+    for one in members(archive, ahead):
         digest.update(f"{one.name}\0{one.start}\0{one.size}\n".encode())
         match = _SPLIT.match(one.name)
         if one.why or match is None:
@@ -136,7 +138,7 @@ def _shard(blob: Blob, named: NamedShard, gathered: TarSurvey, limit: int) -> Ta
             )
         files[ending] = (one.start, one.size)
         if ending.rpartition(".")[2] == "npy":
-            gathered.heads.setdefault(ending, set()).add(head_of(archive, one))
+            gathered.heads.setdefault(ending, set()).add(head_of(ahead, one))
     _report(blob, samples, left, gathered)
     return TarShard(
         blob=copy(blob),
@@ -150,11 +152,10 @@ def _shard(blob: Blob, named: NamedShard, gathered: TarSurvey, limit: int) -> Ta
     )
 
 
-def head_of(blob: Blob, member: TarMember, /) -> bytes:
+def head_of(ahead: BytesAhead, member: TarMember, /) -> bytes:
     """What the head of a file of numpy says, without its values."""
     stop = member.start + min(member.size, _HEAD)
-    [data] = blob.ranges(np.array([member.start], np.int64), np.array([stop], np.int64))
-    read = bytes(data)
+    read = bytes(ahead.read(member.start, stop))
     wide = read[6:7] != b"\x01"
     length = int.from_bytes(read[8 : 12 if wide else 10], "little") + (12 if wide else 10)
     return read[:length]

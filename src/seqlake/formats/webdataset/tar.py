@@ -78,11 +78,12 @@ class _Archive:
     all: dict[str, str] = field(default_factory=dict)
 
 
-def members(blob: Blob, /) -> Iterator[TarMember]:
+def members(blob: Blob, ahead: BytesAhead | None = None, /) -> Iterator[TarMember]:
     """The files of a tar archive in order, and what is none with the reason; folders are passed over.
 
     Args:
         blob: An archive that is not compressed.
+        ahead: Its bytes, for a caller who looks into files on the way.
 
     Yields:
         Each; last, where the archive ends without a mark, an entry without a name that says so.
@@ -91,7 +92,7 @@ def members(blob: Blob, /) -> Iterator[TarMember]:
         CorruptFileError: A header does not have its checksum, or a file reaches behind the end; those before it were
             given out.
     """
-    archive, at, said = _Archive(blob, BytesAhead(blob)), 0, _Said()
+    archive, at, said = _Archive(blob, ahead or BytesAhead(blob)), 0, _Said()
     while at < blob.size:
         if blob.size - at < BLOCK:
             raise _damaged(blob, at, f"{blob.size - at} bytes are no header of {BLOCK}")

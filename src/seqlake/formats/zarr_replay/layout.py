@@ -85,7 +85,7 @@ class ReplayLayout:
 
     @property
     def lengths(self) -> Ints:
-        """[episodes] T."""
+        """[episodes] how many steps each has."""
         return self.ends - self.starts
 
 
@@ -178,7 +178,13 @@ def _owner(name: str, arrays: Mapping[str, bytes]) -> str | None:
 
 
 def _is_array(text: bytes, name: str) -> bool:
-    return name.endswith(f"/{_ARRAY}") or b'"array"' in text
+    if name.endswith(f"/{_ARRAY}"):
+        return True
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return True  # and says so where it is read
+    return not isinstance(value, dict) or value.get("node_type") != "group"
 
 
 def _consolidated(files: StoreFiles, place: ReplayPlace) -> dict[str, bytes]:

@@ -255,7 +255,7 @@ class _Staged:
         self._root = root
 
     def add(self, batch: pa.RecordBatch, row: int) -> None:
-        """One episode."""
+        """Take in one episode, a row."""
         sink, length = self._sink, -1
         key = sink.schema.id
         where = f"Sequence {batch.column(key)[row].as_py()!r}" if key is not None else f"Row {row} of its batch"
