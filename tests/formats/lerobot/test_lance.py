@@ -1,4 +1,4 @@
-"""`storage_format: lance`: tables that are gone, cut off or say what is not so; whole ones are in test_official06.py."""
+"""`storage_format: lance`: tables that are gone, cut off or say what is not so; whole: in test_official06.py."""
 
 from __future__ import annotations
 
