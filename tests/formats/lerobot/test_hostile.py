@@ -90,7 +90,7 @@ def test_a_broken_info_is_refused(folder: Path, text: str) -> None:
         ("codebase_version", "v1.6", "v2.0, v2.1, v3.0"),
         ("codebase_version", "v4.0", "v2.0, v2.1, v3.0"),
         ("codebase_version", "three", "codebase_version"),
-        ("storage_format", "lance", "Parquet"),
+        ("storage_format", "tar", "parquet and lance"),
         ("fps", 0, "fps"),
         ("fps", "30", "fps"),
         ("fps", None, "fps"),

@@ -306,12 +306,12 @@ class LeRobotDataset:
         torch = require("torch", extra="torch")
         shape = torch.Size(frames.shape)
         if require("torch.utils.data", extra="torch").get_worker_info() is None:
-            made = torch.empty(shape, dtype=torch.float32)
+            divided = torch.empty(shape, dtype=torch.float32)
         else:
             storage = torch.UntypedStorage._new_shared(4 * shape.numel())  # noqa: SLF001 - torch's own collation does so
-            made = torch.tensor([], dtype=torch.float32).set_(storage, 0, shape)
-        made.copy_(frames)
-        return made.div_(255)
+            divided = torch.tensor([], dtype=torch.float32).set_(storage, 0, shape)
+        divided.copy_(frames)
+        return divided.div_(255)
 
     def _plain(self, values: Any) -> Any:
         return require("torch", extra="torch").from_numpy(np.ascontiguousarray(values))

@@ -69,9 +69,9 @@ class FrameRows:
         most = int(self.firsts[-1])
         return replace(self, start=min(start, most), stop=min(stop, most))
 
-    def open(self) -> FrameReader:
+    def open(self) -> FrameRowsReader:
         """A reader for this process."""
-        return FrameReader(self)
+        return FrameRowsReader(self)
 
     def _parts(self) -> Iterator[tuple[Shard, int, int]]:
         for number, shard in enumerate(self.shards):
@@ -79,7 +79,7 @@ class FrameRows:
             yield shard, max(self.start, first) - first, min(self.stop, stop) - first
 
 
-class FrameReader:
+class FrameRowsReader:
     """Reads `FrameRows` as a data file is read."""
 
     def __init__(self, part: FrameRows, /) -> None:

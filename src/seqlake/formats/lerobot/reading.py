@@ -21,7 +21,7 @@ from seqlake.spec.schema import is_list, list_levels, without_views
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from seqlake.formats.lerobot.lance import FrameReader, FrameRows
+    from seqlake.formats.lerobot.lance import FrameRowsReader, FrameRows
     from seqlake.formats.lerobot.metadata import LeRobotFeature
     from seqlake.protocols import Blob, Ints
     from seqlake.shards.parquet.reader import ParquetReader
@@ -60,7 +60,7 @@ class DataFile:
             return self.frames.start, self.frames.stop, self.frames.keys
         return self.blob and (self.blob.location, self.blob.size, self.blob.token)
 
-    def open(self) -> ParquetReader | FrameReader:
+    def open(self) -> ParquetReader | FrameRowsReader:
         """A reader of its rows.
 
         Raises:
@@ -133,7 +133,7 @@ class EpisodeReader(ScannedReader):
         self._file = np.zeros(len(numbers), np.int64)
         for number, file in enumerate(files):
             self._file[file.rows] = number
-        self._open: tuple[int, ParquetReader | FrameReader, dict[int, tuple[int, int]]] | None = None
+        self._open: tuple[int, ParquetReader | FrameRowsReader, dict[int, tuple[int, int]]] | None = None
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T of a column of steps, as the list of episodes says; None for others."""
@@ -176,7 +176,7 @@ class EpisodeReader(ScannedReader):
             except (CorruptFileError, MissingFileError) as error:
                 yield file.path, error.message
 
-    def _opened(self, number: int) -> tuple[ParquetReader | FrameReader, dict[int, tuple[int, int]]]:
+    def _opened(self, number: int) -> tuple[ParquetReader | FrameRowsReader, dict[int, tuple[int, int]]]:
         """A file, and where each episode lies in it: (first row, one behind the last)."""
         if self._open is None or self._open[0] != number:
             self.close()
@@ -185,7 +185,7 @@ class EpisodeReader(ScannedReader):
             self._open = (number, reader, self._runs(file, reader))
         return self._open[1], self._open[2]
 
-    def _runs(self, file: DataFile, reader: ParquetReader | FrameReader) -> dict[int, tuple[int, int]]:
+    def _runs(self, file: DataFile, reader: ParquetReader | FrameRowsReader) -> dict[int, tuple[int, int]]:
         if EPISODE not in reader.schema.names:
             if file.alone:
                 return {int(self._numbers[file.rows[0]]): (0, reader.rows)}
