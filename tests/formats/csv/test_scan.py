@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import seqlake as sl
 from seqlake import grouping
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, SchemaMismatchError
+from seqlake.files.stores import open_store
 from seqlake.formats import csv as plug
 from seqlake.testing.formats import FormatTests
 
@@ -151,6 +153,18 @@ def test_a_folder_is_its_files_in_order(tmp_path: Path) -> None:
         sl.scan(tmp_path)
 
 
+def test_labels_beside_parquet_do_not_make_a_folder_csv(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "data" / "a.parquet")
+    write(tmp_path / "labels.csv", [["a", 1]], header=["who", "label"])
+    assert not plug.matches(str(tmp_path))
+    assert sl.scan(tmp_path).to_arrow()["x"].to_pylist() == [1, 2]
+    (tmp_path / "data" / "a.parquet").unlink()
+    assert plug.matches(str(tmp_path))
+    (tmp_path / "index.json").write_text("{}")
+    assert not plug.matches(str(tmp_path))
+
+
 def test_rows_with_a_sequence_id_are_sequences(tmp_path: Path) -> None:
     place = write(tmp_path / "clips.csv", [["a", "a.mp4"], ["b", "b.mp4"]], header=["sequence_id", "film"])
     ds = sl.scan(place, column_types={"film": sl.Video(fps=30)})
@@ -196,6 +210,17 @@ def test_packed_files_and_missing_ones(tmp_path: Path) -> None:
         sl.scan(tmp_path / "t.csv.gz")
     with pytest.raises(DatasetNotFoundError):
         sl.scan(tmp_path / "none.csv")
+
+
+def test_in_a_bucket(tmp_path: Path, s3_bucket) -> None:
+    place = write(tmp_path / "steps.csv", lines(200))
+    open_store(s3_bucket.uri, storage=s3_bucket.storage).put("in/steps.csv", place)
+    here = sl.scan(place, sequence_id="episode", steps="t", block_bytes=900)
+    there = sl.scan(
+        f"{s3_bucket.uri}/in/steps.csv", sequence_id="episode", steps="t", block_bytes=900, storage=s3_bucket.storage
+    )
+    assert there.to_arrow().equals(here.to_arrow())
+    assert len(sl.scan(f"{s3_bucket.uri}/in", storage=s3_bucket.storage)) == 200
 
 
 def test_a_large_file_is_read_with_little_memory(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -136,8 +137,12 @@ class CsvBytes:
     def __init__(self, blob: Blob, dialect: Dialect, /) -> None:
         self._blob = blob
         self._dialect = dialect
-        start = self.read(0, len(_BOM))
-        self.first = len(_BOM) if bytes(start) == _BOM else 0
+        self._held: tuple[int, memoryview] = (0, memoryview(b""))
+
+    @cached_property
+    def first(self) -> int:
+        """Where the text begins: behind its byte order mark."""
+        return len(_BOM) if bytes(self.read(0, len(_BOM))) == _BOM else 0
 
     def read(self, start: int, stop: int, /) -> memoryview:
         """The bytes of a range, which ends with the file."""
@@ -147,8 +152,11 @@ class CsvBytes:
         view = self._blob.view()
         if view is not None:
             return view[start:stop]
-        [part] = self._blob.ranges(np.array([start], np.int64), np.array([stop], np.int64))
-        return part
+        begin, held = self._held
+        if not begin <= start <= stop <= begin + len(held):  # the end of a block was looked for in what it is read from
+            [held] = self._blob.ranges(np.array([start], np.int64), np.array([stop], np.int64))
+            begin, self._held = start, (start, held)
+        return held[start - begin : stop - begin]
 
     def row_at(self, start: int, /) -> int:
         """Where the row that begins at a byte ends."""

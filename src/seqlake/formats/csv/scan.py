@@ -63,9 +63,9 @@ def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bo
         raise  # what it is can be said once that is allowed
     except (SeqlakeError, OSError, ValueError):
         return False
-    top = [name.lower() for name in names if "/" not in name and not name.startswith(".")]
-    tables = [name for name in top if name.endswith(_SUFFIXES)]
-    return bool(tables) and all(name.endswith((*_SUFFIXES, *_BESIDE)) for name in top)
+    seen = [name.lower() for name in names if not any(part.startswith(".") for part in name.split("/"))]
+    tables = [name for name in seen if name.endswith(_SUFFIXES)]
+    return bool(tables) and all(name.endswith((*_SUFFIXES, *_BESIDE)) for name in seen)
 
 
 @takes(
