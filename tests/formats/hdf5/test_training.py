@@ -128,7 +128,8 @@ def test_a_process_that_ends_with_files_open_ends_well(tmp_path: Path) -> None:
     script = (
         f"import seqlake as sl\nds = sl.open({str(tmp_path / 'aloha')!r})\nfilm = ds[0]['cam_low']\nfilm[0:2]\n"
         "loader = sl.Loader(ds, window={'cam_low': range(2), 'action': range(2)}, batch_size=2)\n"
-        "batches = iter(loader)\nnext(batches)\nheld = [shard.open() for shard in ds.shards()]\n[one.flat('action') for one in held]\n"
+        "batches = iter(loader)\nnext(batches)\n"
+        "held = [shard.open() for shard in ds.shards()]\n[one.flat('action') for one in held]\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
