@@ -118,3 +118,18 @@ def test_what_does_not_fit_into_memory_is_read_step_by_step(tmp_path: Path, monk
         for place, start in enumerate(batch["start"].tolist()):
             there = batch["depth_mask"][place]
             np.testing.assert_array_equal(batch["depth"][place][there], depth[start : start + 2])
+
+
+def test_a_process_that_ends_with_files_open_ends_well(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    by_hand.aloha(tmp_path / "aloha")
+    script = (
+        f"import seqlake as sl\nds = sl.open({str(tmp_path / 'aloha')!r})\nfilm = ds[0]['cam_low']\nfilm[0:2]\n"
+        "loader = sl.Loader(ds, window={'cam_low': range(2), 'action': range(2)}, batch_size=2)\n"
+        "batches = iter(loader)\nnext(batches)\n"
+        "held = [shard.open() for shard in ds.shards()]\n[one.flat('action') for one in held]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

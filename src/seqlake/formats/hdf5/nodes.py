@@ -7,6 +7,7 @@ link by link, and a data set is looked at before any of its values is read.
 from __future__ import annotations
 
 import importlib.util
+import weakref
 from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,6 +101,8 @@ class Hdf5File:
         try:
             with self.reading("the file"):
                 self._file = self._h5py.File(self._bytes, "r")
+                # At the latest when Python ends: HDF5 ends later, and would ask a file of Python's for what is left.
+                self._closing = weakref.finalize(self, _close, self._file, self._bytes)
                 self._root = self._h5py.h5g.open(self._file.id, b"/")
         except BaseException:
             self._bytes.close()
@@ -131,8 +134,7 @@ class Hdf5File:
         """Close the file for good."""
         self._arrays.clear()
         self._groups.clear()
-        self._file.close()
-        self._bytes.close()
+        self._closing()
 
     # ---- nodes
 
@@ -407,6 +409,11 @@ class Hdf5File:
         node = self.node(path)
         with self.reading(f"the attributes of {path!r}"):
             return [] if node is None else [str(name) for name in node.attrs]
+
+
+def _close(file: Any, data: Any) -> None:
+    file.close()
+    data.close()
 
 
 def missing_filter(name: str, path: str, plist: Any, h5py: Any, /) -> None:
