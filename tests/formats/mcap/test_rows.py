@@ -80,7 +80,9 @@ def test_a_flag_begins_and_ends_a_row(tmp_path: Path) -> None:
     sent = [("/x", BEGIN + k, {"v": float(k)}) for k in range(10)]
     marks = [("/on", BEGIN + k, {"data": on}) for k, on in ((1, True), (3, False), (6, True), (8, False))]
     path = by_hand.json_file(tmp_path / "x.mcap", sorted([*sent, *marks], key=lambda one: one[1]))
-    assert [row["x"][:, 0].tolist() for row in sl.scan(path, segment="/on")] == [[1, 2], [6, 7]]
+    for options in ({}, {"topics": ["/x"]}, {"map": {"x": "/x.v"}}):
+        rows = sl.scan(path, segment="/on", **options)
+        assert [row["x"][:, 0].tolist() for row in rows] == [[1, 2], [6, 7]]
 
 
 def test_a_clock_that_was_set_is_no_million_rows(tmp_path: Path) -> None:
