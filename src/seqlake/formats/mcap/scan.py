@@ -528,6 +528,10 @@ class Recordings(ScannedDataset):
         """
         yield from self.survey.findings
         yield from self._check_topics()
+        cut = {shard.key.rpartition("#")[0] for shard in self.parts}
+        for path in [one.path for one in self.recordings if one.path not in cut]:
+            text = "no row begins in it: the topic that cuts recordings has no message here, or there is none at all"
+            yield Finding(code="mcap-no-rows", severity="warning", message=text, location=path)
         if depth == "metadata":
             return
         for recording in self.recordings:
