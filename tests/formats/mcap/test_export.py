@@ -171,11 +171,14 @@ def test_the_schemas_are_those_of_foxglove() -> None:
         assert described == set(fields)
 
 
-@pytest.mark.parametrize("options", [{"g": "4", "bf": "2"}, {"g": "5", "bf": "0"}])
-def test_frames_shown_in_another_order_come_back(tmp_path: Path, options: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("encoder", "options"),
+    [("libx264", {"g": "4", "bf": "2"}), ("libx264", {"g": "5", "bf": "0"}), ("libvpx-vp9", {}), ("libsvtav1", {})],
+)
+def test_frames_shown_in_another_order_come_back(tmp_path: Path, encoder: str, options: dict[str, str]) -> None:
     path = tmp_path / "b.mp4"
     with av.open(str(path), "w") as out:
-        stream: Any = out.add_stream("libx264", rate=30, options=options)
+        stream: Any = out.add_stream(encoder, rate=30, options=options)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         for k in range(20):
             frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 10 * k, np.uint8), format="rgb24")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import struct
+import sys
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -15,7 +16,14 @@ import numpy as np
 import pytest
 
 import seqlake as sl
-from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError, SeqlakeError
+from seqlake.errors import (
+    CorruptFileError,
+    DatasetNotFoundError,
+    InvalidMetadataError,
+    MissingDependencyError,
+    SeqlakeError,
+    ValidationError,
+)
 from seqlake.formats import mcap
 
 from . import by_hand
@@ -483,3 +491,20 @@ def test_a_note_of_ours_that_lies(tmp_path: Path) -> None:
             assert read.num_rows == 1
         except SeqlakeError:
             continue
+
+
+def test_what_is_not_installed_is_named(drives: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    from seqlake.formats.mcap import ros
+
+    for cached in (ros._standard, ros._parsed_msg):
+        cached.cache_clear()
+    monkeypatch.setitem(sys.modules, "rosbags.typesys", None)
+    with pytest.raises(MissingDependencyError, match=r"seqlake\[mcap\]"):
+        sl.open(drives["ros1"])
+    assert mcap.matches(str(drives["ros1"]))
+
+
+def test_a_rate_over_a_clock_that_was_set_is_refused(tmp_path: Path) -> None:
+    path = by_hand.json_file(tmp_path / "x.mcap", [("/x", 0, {"v": 1.0}), ("/x", BEGIN, {"v": 2.0})])
+    with pytest.raises(ValidationError, match="steps at 30 a second"):
+        sl.scan(path, fps=30).to_arrow()

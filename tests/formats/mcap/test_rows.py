@@ -76,11 +76,21 @@ def test_cut_at_the_messages_of_a_topic(tmp_path: Path) -> None:
     assert [row["x"][:, 0].tolist() for row in sl.scan(path, segment="/mark")] == [[2, 3, 4, 5], [6, 7, 8, 9]]
 
 
+def test_a_recording_without_marks_is_said(tmp_path: Path) -> None:
+    by_hand.json_file(tmp_path / "a.mcap", [("/x", 1, {"v": 1.0}), ("/mark", 1, {"data": "go"})])
+    ticks(tmp_path / "b.mcap", 1, 2)
+    ds = sl.scan(tmp_path, segment="/mark")
+    assert [row["sequence_id"] for row in ds] == ["a-00000"]
+    assert [one.location for one in sl.validate(ds).warnings if one.code == "mcap-no-rows"] == ["b.mcap"]
+
+
 def test_a_flag_begins_and_ends_a_row(tmp_path: Path) -> None:
     sent = [("/x", BEGIN + k, {"v": float(k)}) for k in range(10)]
     marks = [("/on", BEGIN + k, {"data": on}) for k, on in ((1, True), (3, False), (6, True), (8, False))]
     path = by_hand.json_file(tmp_path / "x.mcap", sorted([*sent, *marks], key=lambda one: one[1]))
-    assert [row["x"][:, 0].tolist() for row in sl.scan(path, segment="/on")] == [[1, 2], [6, 7]]
+    for options in ({}, {"topics": ["/x"]}, {"map": {"x": "/x.v"}}):
+        rows = sl.scan(path, segment="/on", **options)
+        assert [row["x"][:, 0].tolist() for row in rows] == [[1, 2], [6, 7]]
 
 
 def test_a_clock_that_was_set_is_no_million_rows(tmp_path: Path) -> None:

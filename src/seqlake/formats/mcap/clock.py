@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Gaps = Literal["drop", "nan", "error"]
 TIMES = "timestamp"
 _SECOND = 1_000_000_000
-_MOST_STEPS = 1 << 28
+_MOST_STEPS = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,14 @@ class Grid:
         count = int(Fraction(last - first, _SECOND) * self.rate) + 1
         if count > _MOST_STEPS:
             raise ValidationError(f"From {first} to {last} nanoseconds are {count:,} steps at {self.rate} a second.")
-        # Whole arithmetic: 1e9 / 30 is no whole number, and a sum of rounded ones drifts.
-        k = np.arange(count, dtype=object) * (_SECOND * self.rate.denominator)
-        return np.asarray([first + int(one) // self.rate.numerator for one in k.tolist()], np.int64)
+        # Whole arithmetic: 1e9 / 30 is no whole number, and a sum of rounded ones drifts. Whole rounds of the rate go
+        # first, so that nothing is beyond 64 bits.
+        rate = self.rate
+        seconds, rest = np.divmod(np.arange(count, dtype=np.int64), rate.numerator)
+        each = _SECOND * rate.denominator
+        if rate.numerator * each < 1 << 62:
+            return np.asarray(first + seconds * each + rest * each // rate.numerator, np.int64)
+        return np.array([first + k * each // rate.numerator for k in range(count)], np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -419,12 +419,14 @@ class _Parts:
 
     def _segments(self, number: int) -> list[Segment]:
         segment, gap = self.cut
-        marker = None
+        recording, marker = self.recordings[number], None
         if isinstance(segment, str) and segment != "gaps":
-            marker = self.survey.decoders[number].get(segment)
             if segment not in self.survey.order:
                 raise InvalidMetadataError(in_line(f"segment={segment!r}: no such topic is recorded."))
-        return segments.segments_of(self.recordings[number], segment, gap, marker)
+            topic = recording.topics.get(segment)  # which need be no column
+            decoder = None if topic is None else _decoder(topic, _some(recording, segment))
+            marker = None if isinstance(decoder, str) else decoder
+        return segments.segments_of(recording, segment, gap, marker)
 
     def _is_absent(self, one: TopicColumn, number: int) -> bool:
         decoder = self.survey.decoders[number].get(one.stream.topic)
@@ -526,6 +528,10 @@ class Recordings(ScannedDataset):
         """
         yield from self.survey.findings
         yield from self._check_topics()
+        cut = {shard.key.rpartition("#")[0] for shard in self.parts}
+        for path in [one.path for one in self.recordings if one.path not in cut]:
+            text = "no row begins in it: the topic that cuts recordings has no message here, or there is none at all"
+            yield Finding(code="mcap-no-rows", severity="warning", message=text, location=path)
         if depth == "metadata":
             return
         for recording in self.recordings:

@@ -87,7 +87,7 @@ def _at_marks(recording: LoggedRun, topic: str, marker: MessageDecoder | None) -
         begins = True if flag is None or marker is None else bool(marker.decode(message.data).get(flag))
         marks.append((message.time, begins))
     marks.sort(key=lambda mark: mark[0])
-    stops = [time for time, _ in marks[1:]] + [LAST + 1]
+    stops = [*[time for time, _ in marks], LAST + 1][1:]
     parts = list[Segment]()
     for (time, begins), stop in zip(marks, stops, strict=True):
         if begins:
