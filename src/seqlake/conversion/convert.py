@@ -135,7 +135,7 @@ def convert(
     only the rest and ends in the same dataset. More than one worker needs `if __name__ == "__main__":` in scripts.
 
     Args:
-        source: A folder or URI that `scan` reads, a selection, or any `Readable`.
+        source: A folder or URI that `scan` reads, a selection, any `Readable`, or an object that `scan` takes.
         out: A new or empty folder, URI or lake address.
         to: The name of the format to write; None: a Mixtrain dataset. What this function does with the options from
             `sequence_id` to `fixed_size_inner` is for a Mixtrain dataset; with `to` the format is given them.

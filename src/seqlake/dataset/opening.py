@@ -87,7 +87,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     A LeRobot folder opens, too, and HDF5 of robot episodes: read in place, in one version; what writes is refused.
 
     Args:
-        location: A folder or its `mixtrain.json`, a path or URI; a lake's address, as in `iceberg://catalog/ns.table`;
+        location: A folder or its `mixtrain.json`, a path or URI (also `hf://`); a lake's address, `iceberg://catalog/ns.t`;
             or a lake's own table object.
         version: A `Version` of `ds.versions()`, its id, a name that `ds.tag` gave it, or a datetime: the last version
             that is not later.
@@ -295,7 +295,7 @@ def scan(
 
     Args:
         source: A Parquet file or folder of any engine, a lake's table, or a folder of another format (path or URI);
-            rows in memory, as an Arrow, pandas or Polars table or a dict of columns; or any `Readable`.
+            rows in memory, as an Arrow, pandas or Polars table, a dict, a `datasets.Dataset`; or any `Readable`.
         format: A format's name, as in `"rlds"`; found out by default. `"parquet"` for plain Parquet.
         storage: Options of the object store.
         allow_outside: References, links and the paths in a lake's metadata may leave the folder; say so only of data

@@ -218,10 +218,11 @@ class Hub:
 
     def _files(self, entries: Iterable[Any]) -> dict[str, Listed]:
         """The files among what a tree lists, by path."""
+        kind = plugins.require("huggingface_hub.hf_api", extra="hub").RepoFile
         files = {
             str(one.path): Listed(int(one.size), str(one.lfs.sha256 if one.lfs else one.blob_id))
             for one in entries
-            if isinstance(one, self._client.RepoFile)
+            if isinstance(one, kind)
         }
         wrong = next(
             (f"{path} has {one.size} bytes" for path, one in files.items() if not 0 <= one.size < _MOST_BYTES), ""
@@ -279,7 +280,7 @@ class Hub:
         return DatasetNotFoundError(
             f"{place}: {_NO_HUB}, and what this commit holds is not known on this machine.",
             path=str(place),
-            hint=f"With a network: hf download --repo-type dataset {place.repo}",
+            hint=f"With a network and huggingface_hub 2: hf download --repo-type dataset {place.repo}",
         )
 
     # ---- what answers mean
