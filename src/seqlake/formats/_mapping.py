@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seqlake.arguments import Kind
 from seqlake.errors import InvalidMetadataError, in_line
 from seqlake.spec.column_types import ColumnType
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _EXPECTED = "a source as in {'action': '/action'}, or {'cam': {'source': '/images/top', 'type': 'video', 'fps': 30}}"
+
+MAP = Kind(
+    "columns by their sources, as {'action': '/action'}, or the name of a JSON or TOML file of this",
+    lambda value: isinstance(value, Mapping) or (isinstance(value, (str, os.PathLike)) and os.fspath(value) != ""),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ import seqlake as sl
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError, SeqlakeError
 from seqlake.formats import zarr_replay
 
+from ..test_wrong_arguments import WRONG, told  # noqa: TID252 - the same for every format
+
 zarr = pytest.importorskip("zarr")
 pytest.importorskip("numcodecs")
 
@@ -199,3 +201,26 @@ def test_any_byte_of_the_metadata_may_be_another(tmp_path: Path) -> None:
                 except SeqlakeError:
                     continue
             path.write_bytes(whole)
+
+
+def test_wrong_arguments_are_told_in_our_words(tmp_path: Path) -> None:
+    folder = write(tmp_path / "b")
+    calls = {
+        option: lambda value, option=option: zarr_replay.scan(str(folder), **{option: value})
+        for option in ("map", "without", "ends", "pictures", "chunk_bytes")
+    } | {
+        option: lambda value, option=option: zarr_replay.create(
+            str(tmp_path / "out"), sl.scan(folder).schema, **{option: value}
+        )
+        for option in ("chunks", "compressor", "fill")
+    }
+    bare = {
+        (option, repr(value)): text
+        for option, call in calls.items()
+        for value in WRONG
+        if not (option == "map" and isinstance(value, str))  # the name of a file that is not there
+        if (text := told(lambda call=call, value=value: call(value)))
+    }
+    assert bare == {}
+    with pytest.raises(InvalidMetadataError, match="no array can be mapped to 'sequence_id'"):
+        zarr_replay.scan(str(folder), map={"sequence_id": "data/action"})

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.arguments import FLAG, MAPPING, Kind, takes
+from seqlake.arguments import FLAG, MAPPING, TEXT, Kind, takes
 from seqlake.errors import SeqlakeError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
@@ -44,7 +44,15 @@ _IS_VERSION = Kind("a version, as '1.0.0'", lambda value: _VERSION.fullmatch(val
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-@takes(images=_IMAGES, version=_IS_VERSION, paths=MAPPING.or_none(), flags=FLAG)
+@takes(
+    images=_IMAGES,
+    version=_IS_VERSION,
+    paths=MAPPING.or_none(),
+    name=TEXT.or_none(),
+    episode_id=FLAG.or_none(),
+    flags=FLAG,
+    fill=MAPPING.or_none(),
+)
 def create(
     location: str,
     schema: Schema,

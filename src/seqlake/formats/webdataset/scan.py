@@ -16,7 +16,7 @@ from seqlake.arguments import TEXT_OR_TEXTS, TEXTS, Kind, takes, whole
 from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import absolute
 from seqlake.files.stores import open_store
-from seqlake.formats._mapping import wanted
+from seqlake.formats._mapping import MAP, wanted
 from seqlake.formats.webdataset.columns import TarColumns, columns_of, is_json
 from seqlake.formats.webdataset.places import ShardPlace, holds_shards, look, offsets_beside
 from seqlake.formats.webdataset.reading import TarReader, field_of
@@ -53,7 +53,7 @@ def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bo
         return False
 
 
-@takes(split=TEXT_OR_TEXTS.or_none(), without=TEXTS, key=_PATTERN.or_none(), shard_bytes=whole(1))
+@takes(map=MAP.or_none(), split=TEXT_OR_TEXTS.or_none(), without=TEXTS, key=_PATTERN.or_none(), shard_bytes=whole(1))
 def scan(
     location: str,
     /,

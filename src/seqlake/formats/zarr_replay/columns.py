@@ -95,6 +95,8 @@ def columns_of(
     chosen: dict[str, ReplayColumn] = {}
     said: dict[str, Mapped] = {name: Mapped(source=name, column=None, how=why) for name, why in layout.unread.items()}
     wanted = _by_default(layout) if declared is None else declared
+    if ID in wanted:
+        raise InvalidMetadataError(f"Ids are those of {NAMES}, or numbers: no array can be mapped to {ID!r}.")
     for name, one in wanted.items():
         source = _full(one.source, layout, what=f"be the column {name!r}")
         if source in left:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from seqlake.arguments import TEXT, TEXTS, Kind, takes, whole
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import absolute
-from seqlake.formats._mapping import wanted
+from seqlake.formats._mapping import MAP, wanted
 from seqlake.formats._zarr.places import CHUNK_BYTES
 from seqlake.formats.zarr_replay.columns import ReplayColumns, columns_of
 from seqlake.formats.zarr_replay.layout import ENDS, NAMES, ReplayLayout, ReplayPlace, is_replay, look
@@ -42,7 +42,7 @@ def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bo
         return False
 
 
-@takes(without=TEXTS, pictures=_PICTURES, ends=TEXT, chunk_bytes=whole(1))
+@takes(map=MAP.or_none(), without=TEXTS, pictures=_PICTURES, ends=TEXT, chunk_bytes=whole(1))
 def scan(
     location: str,
     /,

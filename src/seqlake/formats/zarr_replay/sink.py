@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.arguments import Kind, whole
+from seqlake.arguments import MAPPING, Kind, takes, whole
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
@@ -39,6 +39,7 @@ _THREADS = 4
 _CODEC = Kind("settings of a codec, as {'id': 'zstd', 'level': 3}, or None", lambda value: value is None or value["id"])
 
 
+@takes(chunks=whole(0), compressor=_CODEC, fill=MAPPING.or_none())
 def create(
     location: str,
     schema: Schema,
@@ -68,8 +69,6 @@ def create(
         sl.convert("data/arm", "arm.zarr", to="zarr_replay")
         ```
     """
-    whole(0).check("chunks", chunks)
-    _CODEC.check("compressor", compressor)
     for name in fill or ():
         schema[name]
     left = dropped(schema)
