@@ -150,7 +150,7 @@ def _tried(original: Decoder, settings: CopySettings) -> np.ndarray[tuple[int], 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Allowance:
     """Bytes that copies may take.
 
     Attributes:
@@ -162,7 +162,7 @@ class Budget:
     why: str = ""
 
     @classmethod
-    def by_default(cls, originals: int, /, *, disk: int, memory: int) -> Budget:
+    def by_default(cls, originals: int, /, *, disk: int, memory: int) -> Allowance:
         """What fits this machine: raw pixels are read at the speed of memory only where they stay there.
 
         Args:
@@ -171,11 +171,11 @@ class Budget:
             memory: Of the machine.
 
         Example:
-            >>> Budget.by_default(10, disk=10_000, memory=500).nbytes
+            >>> Allowance.by_default(10, disk=10_000, memory=500).nbytes
             250
-            >>> Budget.by_default(1_000, disk=10_000, memory=500).nbytes
+            >>> Allowance.by_default(1_000, disk=10_000, memory=500).nbytes
             2500
-            >>> Budget.by_default(1_000, disk=0, memory=500).nbytes
+            >>> Allowance.by_default(1_000, disk=0, memory=500).nbytes
             1000
         """
         quarter, kept = disk // 4, max(memory // 2, _TIMES * originals)
@@ -191,7 +191,7 @@ class Budget:
         return f"{megabytes(self.nbytes)}, {self.why}" if self.why else megabytes(self.nbytes)
 
 
-def choose(measured: Sequence[Measured], /, *, budget: Budget) -> tuple[Measured, str]:
+def choose(measured: Sequence[Measured], /, *, budget: Allowance) -> tuple[Measured, str]:
     """The fastest codec whose copies fit, and why; the smallest where none does."""
     fitting = [one for one in measured if one.nbytes <= budget.nbytes]
     if not fitting:

@@ -11,7 +11,7 @@ import numpy as np
 
 from seqlake.abilities import OfALake, OfATable, ability
 from seqlake.arguments import bytes_of
-from seqlake.copies.choosing import Budget, choose, measure, megabytes
+from seqlake.copies.choosing import Allowance, choose, measure, megabytes
 from seqlake.copies.making import PASSING, CopyMade, CopyMaker, CopyTask
 from seqlake.copies.reading import CopyFolder, CopySet
 from seqlake.copies.records import Originals
@@ -309,7 +309,7 @@ def _plan(
         asked = get_args(Codec) if codec == "auto" and there is None else (wanted.codec if there else codec,)
         measured = measure(group, column.type, references, codecs=asked)
         disk, memory = room
-        allowed = Budget.by_default(nbytes, disk=disk, memory=memory) if budget is None else Budget(nbytes=budget)
+        allowed = Allowance.by_default(nbytes, disk=disk, memory=memory) if budget is None else Allowance(nbytes=budget)
         chosen, reason = choose(measured, budget=allowed)
         why = (f"chose {reason}", *map(str, measured)) if len(measured) > 1 else (str(chosen),)
         if budget is not None and chosen.nbytes > budget:

@@ -83,7 +83,8 @@ def _end(pid: int, lock: Lock, waiting: list[Any], threads: list[Thread]) -> Non
         return  # a parent's, whose lock may be taken here for ever
     with lock:
         waiting.clear()
-        others = [thread for thread in threads if thread is not current_thread()]
+        # One that Ctrl-C kept from starting cannot be waited for.
+        others = [thread for thread in threads if thread is not current_thread() and thread.is_alive()]
     for thread in others:
         thread.join(_PATIENCE)
 
