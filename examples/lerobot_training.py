@@ -1,4 +1,4 @@
-"""`lerobot-train` as it is, with data read by seqlake: one line puts the drop-in class in the place of lerobot's own.
+r"""`lerobot-train` as it is, with data read by seqlake: one line puts the drop-in class in the place of lerobot's own.
 
     python examples/lerobot_training.py --dataset.repo_id=lerobot/pusht --dataset.root=PATH --policy.type=act ...
 
@@ -6,8 +6,8 @@ Every argument is lerobot-train's. It needs lerobot and seqlake in one environme
 v3.0, which lerobot of today refuses to read but for the last. Signals are decoded once, into the user's cache; frames
 are found by number. On a machine without a GPU and a network, a few steps of ACT take seconds:
 
-    HF_HUB_OFFLINE=1 python examples/lerobot_training.py --dataset.repo_id=local/arm --dataset.root=PATH \\
-        --policy.type=act --policy.pretrained_backbone_weights=null --policy.device=cpu --policy.push_to_hub=false \\
+    HF_HUB_OFFLINE=1 python examples/lerobot_training.py --dataset.repo_id=local/arm --dataset.root=PATH \
+        --policy.type=act --policy.pretrained_backbone_weights=null --policy.device=cpu --policy.push_to_hub=false \
         --wandb.enable=false --eval_freq=0 --save_checkpoint=false --num_workers=0 --batch_size=2 --steps=2
 """
 
@@ -20,6 +20,7 @@ from seqlake.compat.lerobot import LeRobotDataset
 
 
 def main() -> None:
+    """What lerobot-train does."""
     factory.LeRobotDataset = LeRobotDataset  # this line is all
     lerobot_train.main()
 

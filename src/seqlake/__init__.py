@@ -48,7 +48,7 @@ _HOME = {
     "drop_copies": "copies.preparing",
     "duplicates": "dataset.similarity",
     "extract_files": "dataset.changing.inlining",
-    "init": "dataset.opening",
+    "init": "dataset.init",
     "inline_files": "dataset.changing.inlining",
     "merge": "dataset.reshaping",
     "nearest": "dataset.similarity",

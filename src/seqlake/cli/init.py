@@ -26,12 +26,13 @@ def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: _optio
     stay as they are.
     """
     from seqlake.dataset import opening
+    from seqlake.dataset.init import init_there
     from seqlake.versions.messages import message
 
     if message() is not None and opening.lake_table(opening.place_of(place), None) is None:
         raise click.UsageError("A folder has no versions before its first change, so none can carry a --message.")
     declared = {name: kind for name, kind in _values.types("--type", types).items() if kind is not None}
-    metadata, where = opening.init_there(place, column_types=declared, dry_run=dry_run)
+    metadata, where = init_there(place, column_types=declared, dry_run=dry_run)
     text = metadata.to_json()
     verb = "Would write" if dry_run else "Wrote"
     output.document({"metadata": json.loads(text), "dry_run": dry_run}, text=f"{verb} {where}:\n{text}")

@@ -1,4 +1,4 @@
-"""The ways in: open or create a dataset, look at somebody else's, make a Parquet folder one."""
+"""The ways in: open or create a dataset, look at somebody else's."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import media, plugins
 from seqlake.abilities import (
-    MayBeUntyped,
     OfALake,
     OpensUntyped,
     Removable,
     ScansRows,
-    TypesColumns,
     WritesSamples,
     ability,
 )
 from seqlake.arguments import advice
 from seqlake.dataset import in_place
-from seqlake.dataset.reading import arranging, inference, plain
+from seqlake.dataset.reading import arranging, plain
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing import conforming
@@ -40,7 +38,7 @@ from seqlake.files.local import holds_files, remove_empty_folders
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.room import room_in
 from seqlake.files.stores import open_store
-from seqlake.protocols import Change, Readable
+from seqlake.protocols import Readable
 from seqlake.shards.files import ParquetShard, innermost, verified_source
 from seqlake.versions import shard_formats
 
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
     from seqlake.dataset.dataset import Dataset
     from seqlake.protocols import Version
     from seqlake.shards.files import Verify
-    from seqlake.spec.column_types import ColumnType
-    from seqlake.spec.metadata import Metadata
     from seqlake.spec.schema import Schema
 
 
@@ -366,7 +362,7 @@ def _scanned(
             path=place,
             hint="If you know the format, name it: scan(..., format=...) says what is wrong with it.",
         )
-    return _plain_files(place, storage, **options), True
+    return plain_files(place, storage, **options), True
 
 
 def _scanned_object(
@@ -404,7 +400,7 @@ def _shown_by(rows: Readable, options: Mapping[str, Any], *, what: str) -> Reada
     )
 
 
-def _plain_files(place: str, storage: Mapping[str, str] | None, **options: Any) -> plain.PlainFiles:
+def plain_files(place: str, storage: Mapping[str, str] | None, **options: Any) -> plain.PlainFiles:
     """The Parquet files of a place; where there is a table of Lance instead, the error says so."""
     try:
         return plain.scan_files(place, storage=storage, **options)
@@ -426,99 +422,6 @@ def _scanned_as(name: str, place: object, options: Mapping[str, Any], asked: dic
     options = {**options, **{option: asked.pop(option) for option in [*asked] if option in takes}}
     plugins.check_options(format_.scan, options, what=f"The format {name!r}", advice=advice)
     return format_.scan(place, **options)
-
-
-def init(
-    location: object,
-    /,
-    *,
-    column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None = None,
-    dry_run: bool = False,
-    storage: Mapping[str, str] | None = None,
-) -> Metadata:
-    """Make Parquet files, or a table of a lake, a Mixtrain dataset: say what columns mean; data stay as they are.
-
-    Of a folder `mixtrain.json` is written; of a lake's table the property `mixtrain` is set, in one commit.
-
-    What the columns mean is read off their types and first values: nested lists are trajectories, paths that end in
-    `.mp4` videos, bytes that begin like a JPEG images, and so on. Look at the result with
-    `dry_run=True` before you write it.
-
-    Args:
-        location: A folder; a lake's address, as in `delta:FOLDER`; or a lake's own table object.
-        column_types: What you know better, by column; JSON or `ColumnType`.
-        dry_run: Write nothing.
-        storage: Options of the object store.
-
-    Returns:
-        The metadata that were, or would be, written.
-
-    Raises:
-        DatasetNotFoundError: No Parquet file is there, or no table.
-        DatasetExistsError: It has a `mixtrain.json`, or the property, already.
-        SchemaMismatchError: The files disagree, or `sequence_id` is missing or no text.
-        ValidationError: An id is null or empty; `DuplicateSequenceError` for one that occurs twice.
-
-    Example:
-        ```python
-        print(sl.init("exports/episodes", dry_run=True).to_json())
-        sl.init("exports/episodes", column_types={"action": sl.Trajectory(dim=7, units="rad", fps=20)})
-        sl.init("delta:lake/episodes")
-        ```
-    """
-    return init_there(location, column_types=column_types, dry_run=dry_run, storage=storage)[0]
-
-
-def init_there(
-    location: object,
-    /,
-    *,
-    column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None,
-    dry_run: bool,
-    storage: Mapping[str, str] | None = None,
-) -> tuple[Metadata, str]:
-    """`init`, and in words where the metadata stand."""
-    import_pandas_first()
-    place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
-    known = dict(plain.declared(column_types).column_types)
-    table = lake_table(place, storage)
-    if table is not None:
-        return _init_table(table, known, dry_run=dry_run), "the table's property mixtrain"
-    if not isinstance(place, str):
-        raise not_a_dataset(place, storage)
-    store = stores.open_store(place, storage=storage)
-    if stores.exists(store, METADATA):
-        raise DatasetExistsError(
-            f"{place} has a {METADATA} already.", path=place, hint="Open it with sl.open, or edit that file."
-        )
-    if (other := format_of(place, storage)) is not None:
-        typed = ability(plugins.load("formats", other), TypesColumns)
-        if typed is None:
-            raise not_a_dataset(place, storage)
-        known = {**typed.column_types(place, storage=storage), **known}
-    metadata = inference.infer(_plain_files(place, storage), known)
-    if not dry_run:
-        store.put(METADATA, metadata.to_json().encode(), if_absent=True)
-    return metadata, METADATA
-
-
-def _init_table(table: Any, types: dict[str, ColumnType], *, dry_run: bool) -> Metadata:
-    """Set the property of a lake's table, in one commit."""
-    snapshot = table.snapshot()
-    known = ability(snapshot, MayBeUntyped)
-    if known is None or known.is_typed:
-        raise DatasetExistsError(
-            f"{table.root} is a Mixtrain dataset already: the table has the property `mixtrain`.",
-            path=table.root,
-            hint="Open it with sl.open.",
-        )
-    metadata = inference.infer(snapshot, types)
-    schema = type(snapshot.schema).from_arrow(snapshot.state.schema, metadata=metadata, id=snapshot.schema.id)
-    conforming.refuse_broken(schema)
-    if not dry_run:
-        transaction = table.begin(snapshot.version)
-        table.commit(Change(operation="metadata", schema=schema), transaction=transaction)
-    return metadata
 
 
 def lake_table(place: object, storage: Mapping[str, str] | None, /) -> Any:
