@@ -200,7 +200,7 @@ def _source(data: Any, excerpt: Excerpt, tasks: Sequence[_Task], *, projected: b
             self,
             parallelism: int,  # noqa: ARG002 - Ray splits what a task gives by itself
             per_task_row_limit: int | None = None,
-            data_context: Any = None,  # noqa: ARG002
+            data_context: Any = None,  # noqa: ARG002 - as Ray calls it
         ) -> list[Any]:
             wanted = self._get_data_columns() if projected else None
             columns = names if wanted is None else [name for name in names if name in set(wanted)]

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake import media
-from seqlake.files.references import open_reference
 from seqlake.protocols import Source
 from seqlake.spec.schema import is_binary, is_text
-from seqlake.windows.sources import MediaFiles, place_of
+from seqlake.windows.sources import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Decoder
     from seqlake.spec.schema import Column
+    from seqlake.windows.sources import MediaFiles
 
 _AT_ONCE = 16 << 20  # bytes of decoded frames, about
 
@@ -37,27 +37,27 @@ def stored_pictures(column: Column, /) -> bool:
     return column.category == "frames" and (is_binary(column.arrow.value_type) or is_text(column.arrow.value_type))
 
 
-def picture_bytes(cell: Any, root: str, /) -> bytes:
+def picture_bytes(cell: Any, files: MediaFiles, /) -> bytes:
     """The encoded bytes of one picture of a list.
 
     Args:
         cell: Its bytes, or a reference.
-        root: What references resolve against.
+        files: How files are opened that the row names.
     """
     if isinstance(cell, bytes):
         return cell
-    blob = open_reference(root, cell)
+    blob = files.blob(cell)
     [data] = blob.ranges(np.array([0], np.int64), np.array([blob.size], np.int64))
     return bytes(data)
 
 
-def frames_of(cell: Any, column: Column, root: str, /) -> Iterator[NDArray[Any]]:
+def frames_of(cell: Any, column: Column, files: MediaFiles, /) -> Iterator[NDArray[Any]]:
     """The frames of one cell in order, each [height, width, channels].
 
     Args:
         cell: As the row holds it; None has no frames.
         column: A column that `has_frames`.
-        root: What references resolve against.
+        files: How files are opened that the row names.
 
     Raises:
         DecodeError: They cannot be decoded.
@@ -65,7 +65,7 @@ def frames_of(cell: Any, column: Column, root: str, /) -> Iterator[NDArray[Any]]
     """
     if cell is None:
         return
-    with closing(_opened(cell, column, root)) as decoder:
+    with closing(_opened(cell, column, files)) as decoder:
         count, at, step = len(decoder), 0, 1
         while at < count:
             numbers = np.arange(at, min(at + step, count), dtype=np.int64)
@@ -75,17 +75,17 @@ def frames_of(cell: Any, column: Column, root: str, /) -> Iterator[NDArray[Any]]
             step = max(1, _AT_ONCE // max(1, frames[0].nbytes))
 
 
-def _opened(cell: Any, column: Column, root: str) -> Decoder:
+def _opened(cell: Any, column: Column, files: MediaFiles) -> Decoder:
     kind = column.type
     assert kind is not None
     if column.category == "frames":
 
         def picture(step: int) -> Source | None:
             one = cell[step]
-            return None if one is None else Source(blob=picture_bytes(one, root), column=kind)
+            return None if one is None else Source(blob=picture_bytes(one, files), column=kind)
 
         return media.open_steps(len(cell), picture, kind)
     span = place_of(cell)
     assert span is not None
-    source = MediaFiles(root=root).source(span.reference, kind, data=span.data)
+    source = files.source(span.reference, kind, data=span.data)
     return media.open(replace(source, first=span.first, count=span.count))

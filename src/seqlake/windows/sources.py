@@ -12,7 +12,9 @@ import numpy as np
 
 from seqlake.abilities import HasStorage, HoldsFiles, KeepsFiles, OpensFiles, ability
 from seqlake.errors import SeqlakeError
+from seqlake.files.allowed import OUTSIDE
 from seqlake.files.blobs import MemoryBlob, inline_location
+from seqlake.files.credentials import Storage
 from seqlake.files.references import missing, open_reference
 from seqlake.protocols import Source
 
@@ -96,6 +98,11 @@ class MediaFiles:
             kept=None if table is None else table.kept_packets,
             copied=table.copied_file if table is not None else None if within is None else within.file_within,
         )
+
+    @classmethod
+    def named(cls, root: str, storage: Mapping[str, str] | None, /) -> MediaFiles:
+        """Of rows on their way elsewhere; the options say whether references may lead out of the root."""
+        return cls(root=root, storage=storage, allow_outside=storage is not None and Storage(storage).allows(OUTSIDE))
 
     def source(self, reference: str, column: ColumnType, /, *, data: bytes | Blob | None = None) -> Source:
         """What a decoder opens: the whole file, whichever of its frames a row has.

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from seqlake.errors import ValidationError, in_line
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.references import open_reference
 from seqlake.files.stores import list_without_links, open_store, read_all
 from seqlake.formats.huggingface.features import FILE, KEY, written
 from seqlake.spec.schema import is_text
+from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,13 @@ _MOST_FILE = 1 << 30  # bytes of a file that goes into a row
 
 
 def create(
-    location: str, schema: Schema, /, *, storage: Mapping[str, str] | None = None, compression: str = "snappy"
+    location: str,
+    schema: Schema,
+    /,
+    *,
+    storage: Mapping[str, str] | None = None,
+    source_storage: Mapping[str, str] | None = None,
+    compression: str = "snappy",
 ) -> HuggingFaceSink:
     """A sink for `convert(..., to="huggingface")`.
 
@@ -52,6 +58,7 @@ def create(
         location: A new or empty folder: a path or URI.
         schema: What is written.
         storage: Options of the object store.
+        source_storage: Options of the store that the rows' files lie in.
         compression: Of Parquet pages, as in `"zstd"`.
 
     Raises:
@@ -59,7 +66,13 @@ def create(
     """
     if not pa.Codec.is_available(compression) and compression != "none":
         raise ValueError(f"compression: expected snappy, zstd, gzip, brotli, lz4 or none, found {compression!r}.")
-    return HuggingFaceSink(location=absolute(location), schema=schema, storage=storage, compression=compression)
+    return HuggingFaceSink(
+        location=absolute(location),
+        schema=schema,
+        storage=storage,
+        source_storage=source_storage,
+        compression=compression,
+    )
 
 
 def takes_files(schema: Schema, /) -> list[str]:
@@ -75,12 +88,14 @@ class HuggingFaceSink:
         location: The folder, absolute.
         schema: What is written.
         storage: Options of the store.
+        source_storage: Options of the store that the rows' files lie in; never printed.
         compression: Of Parquet pages.
     """
 
     location: str
     schema: Schema
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
     compression: str = "snappy"
 
     @property
@@ -94,6 +109,7 @@ class HuggingFaceSink:
             ValidationError: A split has a name that no file can have.
             MissingFileError: A file that a row names is not there.
         """
+        named = MediaFiles.named(root, self.source_storage)
         store = open_store(self.location, storage=self.storage)
         start = f"{_WRITING}/{part:06d}-"
         store.delete([path for path, _ in list_without_links(store, _WRITING) if path.startswith(start)])
@@ -108,7 +124,7 @@ class HuggingFaceSink:
                     if split not in files:
                         path = stack.enter_context(_written(store, f"{start}{split}.parquet"))
                         files[split] = stack.enter_context(_SplitWriter(path, types, self.compression))
-                    arrays = [_cells(some.column(name), kind, root) for name, (_, kind, _) in columns.items()]
+                    arrays = [_cells(some.column(name), kind, named) for name, (_, kind, _) in columns.items()]
                     files[split].add(pa.RecordBatch.from_arrays(arrays, schema=types))
         return [[split, f"{start}{split}.parquet"] for split in files]
 
@@ -189,19 +205,19 @@ class _SplitWriter:
             self._held = []
 
 
-def _cells(cells: pa.Array, kind: pa.DataType, root: str) -> pa.Array:
+def _cells(cells: pa.Array, kind: pa.DataType, named: MediaFiles) -> pa.Array:
     """Cells as they stand in the files."""
     if kind == FILE:
-        return _files(cells, root)
+        return _files(cells, named)
     if kind == pa.list_(FILE):
         lengths = np.asarray(pc.fill_null(pc.list_value_length(cells), 0)).astype(np.int64)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
         mask = cells.is_null() if cells.null_count else None
-        return pa.ListArray.from_arrays(offsets, _files(cells.flatten(), root), mask=mask)
+        return pa.ListArray.from_arrays(offsets, _files(cells.flatten(), named), mask=mask)
     return cells if cells.type == kind else cells.cast(kind)
 
 
-def _files(cells: pa.Array, root: str) -> pa.Array:
+def _files(cells: pa.Array, named: MediaFiles) -> pa.Array:
     """`{bytes, path}` of files that are bytes, `{bytes, path}` or references."""
     missing = cells.is_null()
     if pa.types.is_struct(cells.type):
@@ -210,13 +226,13 @@ def _files(cells: pa.Array, root: str) -> pa.Array:
         paths = pc.struct_field(cells, "path") if "path" in names else pa.nulls(len(cells), pa.string())
         if held.null_count > cells.null_count:  # only their path names some
             data = [
-                one if one is not None or path is None else _read(root, path)
+                one if one is not None or path is None else _read(named, path)
                 for one, path in zip(held.to_pylist(), paths.to_pylist(), strict=True)
             ]
             held = pa.array(data, pa.binary())
     elif is_text(cells.type):
         references = cells.to_pylist()
-        held = pa.array([None if one is None else _read(root, one) for one in references], pa.binary())
+        held = pa.array([None if one is None else _read(named, one) for one in references], pa.binary())
         paths = pa.array([None if one is None else one.replace("\\", "/").rpartition("/")[2] for one in references])
     else:
         held, paths = cells, pa.nulls(len(cells), pa.string())
@@ -224,5 +240,5 @@ def _files(cells: pa.Array, root: str) -> pa.Array:
     return pa.StructArray.from_arrays(fields, fields=list(FILE), mask=missing if cells.null_count else None)
 
 
-def _read(root: str, reference: str) -> bytes:
-    return read_all(open_reference(root, reference), most=_MOST_FILE)
+def _read(named: MediaFiles, reference: str) -> bytes:
+    return read_all(named.blob(reference), most=_MOST_FILE)

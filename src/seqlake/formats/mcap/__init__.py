@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seqlake.formats.mcap.scan import matches, scan
-from seqlake.formats.mcap.writing import create
+from seqlake.formats.mcap.writing import create, takes_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.formats.mcap.scan import Recordings
 
-__all__ = ["create", "matches", "open", "scan"]
+__all__ = ["create", "matches", "open", "scan", "takes_files"]
 
 
 def open(location: str, /, *, storage: Mapping[str, str] | None = None) -> Recordings:  # noqa: A001 - as sl.open asks

@@ -19,7 +19,6 @@ from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, join, local_path
-from seqlake.files.references import open_reference
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats.mcap import movies, protos
 from seqlake.formats.mcap.columns import TEXT
@@ -30,10 +29,10 @@ from seqlake.plugins import require
 from seqlake.spec.alignment import clock_of, exact, own_rate
 from seqlake.spec.column_types import Video
 from seqlake.spec.schema import is_binary, is_text
-from seqlake.windows.sources import place_of
+from seqlake.windows.sources import MediaFiles, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from fractions import Fraction
 
     from seqlake.protocols import Ints
@@ -48,6 +47,11 @@ _COMPRESSION = Kind("'zstd', 'lz4' or 'none'", lambda value: value in _COMPRESSI
 _CHUNK = 4 << 20
 
 
+def takes_files(schema: Schema, /) -> Collection[str]:
+    """Columns of videos and pictures, whose packets and bytes are written."""
+    return [name for name, column in schema.items() if (kind := _channel(column)) and kind.role in {"video", "image"}]
+
+
 @takes(fps=_RATE.or_none(), compression=_COMPRESSION)
 def create(
     location: str,
@@ -57,6 +61,7 @@ def create(
     fps: float | Fraction | None = None,
     compression: str = "zstd",
     storage: Mapping[str, str] | None = None,
+    source_storage: Mapping[str, str] | None = None,
 ) -> McapSink:
     """Where `convert(..., to="mcap")` writes: a file for every sequence, `<id>.mcap`.
 
@@ -66,6 +71,7 @@ def create(
         fps: Steps per second, where neither the columns nor their times say it.
         compression: Of chunks: `zstd`, `lz4` or `none`.
         storage: Options of the object store.
+        source_storage: Options of the store that the rows' files lie in.
 
     Raises:
         SchemaMismatchError: Rows without ids; or nothing says the rate of a column.
@@ -79,7 +85,14 @@ def create(
     require("mcap.writer", extra="mcap")
     if schema.id is None:
         raise SchemaMismatchError("MCAP files are named after their sequences, and these rows have no ids.")
-    sink = McapSink(location=absolute(location), schema=schema, fps=fps, compression=compression, storage=storage)
+    sink = McapSink(
+        location=absolute(location),
+        schema=schema,
+        fps=fps,
+        compression=compression,
+        storage=storage,
+        source_storage=source_storage,
+    )
     for column in sink.channels().values():
         sink.rate(column.column)
     return sink
@@ -119,6 +132,7 @@ class McapSink:
         fps: Steps per second where nothing else says it.
         compression: Of chunks.
         storage: Options of the store; never printed.
+        source_storage: Options of the store that the rows' files lie in; never printed.
     """
 
     location: str
@@ -126,6 +140,7 @@ class McapSink:
     fps: float | Fraction | None
     compression: str
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     def channels(self) -> dict[str, Channel]:
         """The columns that become messages."""
@@ -168,6 +183,7 @@ class McapSink:
         Raises:
             ValidationError: Steps and their times do not fit each other, or a time is before 1970.
         """
+        named = MediaFiles.named(root, self.source_storage)
         store: Any = open_store(self.location, storage=self.storage)
         folder = f"{_STAGED}/{part:05d}"
         store.delete([path for path, _ in list_without_links(store, folder)])
@@ -180,7 +196,7 @@ class McapSink:
                     key = one.column(str(self.schema.id))[0].as_py()
                     name = file_name(key)
                     try:
-                        RowWriter(self, one, root).write(path)
+                        RowWriter(self, one, named).write(path)
                     except ValidationError as error:
                         raise ValidationError(f"sequence {key!r}: {error.message}", hint=error.hint) from None
                     store.put(f"{folder}/{name}", path)
@@ -263,11 +279,11 @@ class RowWriter:
     Args:
         sink: What is written, and how.
         row: The one row.
-        root: What its references resolve against.
+        named: How files are opened that it names.
     """
 
-    def __init__(self, sink: McapSink, row: pa.RecordBatch, root: str, /) -> None:
-        self._sink, self._row, self._root = sink, row, root
+    def __init__(self, sink: McapSink, row: pa.RecordBatch, named: MediaFiles, /) -> None:
+        self._sink, self._row, self._named = sink, row, named
         self._schema = sink.schema
         self._channels = sink.channels()
         self._stamps = {name: self._times_in(name) for name in self._schema.stamp_columns}
@@ -324,7 +340,7 @@ class RowWriter:
         if isinstance(place.data, bytes):
             blob: Any = MemoryBlob(place.data)
         else:
-            blob = open_reference(self._root, place.reference)
+            blob = self._named.blob(place.reference)
         yield from movies.packets_of(blob, column.type, first=place.first, count=place.count)
 
     def _times(self, column: Column, count: int) -> Ints:
@@ -381,7 +397,7 @@ class RowWriter:
         array, column = self._row.column(name), self._schema[name]
         if column.category != "file" or not is_text(column.logical):
             return array
-        return pa.array([None if one is None else join(self._root, one) for one in array.to_pylist()], array.type)
+        return pa.array([None if one is None else join(self._named.root, one) for one in array.to_pylist()], array.type)
 
     def _described(self) -> str:
         fields, types = [], {}

@@ -25,6 +25,7 @@ from seqlake.formats.rlds.survey import SPLIT
 from seqlake.formats.rlds.tfrecord import framed
 from seqlake.media import encode_image, format_of, image
 from seqlake.spec.schema import is_list, is_text
+from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -66,6 +67,7 @@ def create(
     flags: bool = True,
     fill: Mapping[str, Any] | None = None,
     storage: Mapping[str, str] | None = None,
+    source_storage: Mapping[str, str] | None = None,
 ) -> RldsSink:
     """Write sequences as an RLDS dataset; videos become pictures.
 
@@ -81,6 +83,7 @@ def create(
         flags: Write `is_first` and `is_last` where no column says them.
         fill: What stands for a null, by column.
         storage: Options of the object store.
+        source_storage: Options of the store that the rows' files lie in.
 
     Raises:
         SchemaMismatchError: Columns that contradict each other, or no column of steps.
@@ -110,6 +113,7 @@ def create(
         version=version,
         fill=fill or {},
         storage=storage,
+        source_storage=source_storage,
     )
 
 
@@ -143,6 +147,7 @@ class RldsSink:
         version: Of the dataset.
         fill: What stands for nulls.
         storage: Options of the object store; never printed.
+        source_storage: Options of the store that the rows' files lie in; never printed.
     """
 
     location: str
@@ -153,6 +158,7 @@ class RldsSink:
     version: str
     fill: Mapping[str, Any]
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
         """Stage the records of one part, a file for each split; the same part again replaces itself.
@@ -163,6 +169,7 @@ class RldsSink:
         Raises:
             ValidationError: Columns of one episode with different numbers of steps, nulls, or splits with odd names.
         """
+        named = MediaFiles.named(root, self.source_storage)
         store = open_store(self.location, storage=self.storage)
         counts: dict[str, list[int]] = {}
         with tempfile.TemporaryDirectory(prefix="seqlake-rlds-") as folder, ExitStack() as stack:
@@ -173,7 +180,7 @@ class RldsSink:
                     if split not in files:
                         files[split] = stack.enter_context((Path(folder) / split).open("wb"))
                         counts[split] = [0, 0]
-                    record = serialized(self._record(batch, row, root))
+                    record = serialized(self._record(batch, row, named))
                     files[split].write(framed(record))
                     counts[split][0] += 1
                     counts[split][1] += len(record)
@@ -242,14 +249,14 @@ class RldsSink:
         key = self.schema.id
         return f"Sequence {batch.column(key)[row].as_py()!r}" if key is not None else f"Row {row} of its batch"
 
-    def _record(self, batch: pa.RecordBatch, row: int, root: str) -> dict[str, tuple[int, Any]]:
+    def _record(self, batch: pa.RecordBatch, row: int, named: MediaFiles) -> dict[str, tuple[int, Any]]:
         where, length = self._where(batch, row), -1
         record: dict[str, tuple[int, Any]] = {}
         for one in self.chosen:
             if one.role != "steps":
                 continue
             try:
-                steps, record[one.feature.path] = self._steps(one, batch.column(one.column)[row], root)
+                steps, record[one.feature.path] = self._steps(one, batch.column(one.column)[row], named)
             except (ValidationError, ValueError) as error:
                 raise ValidationError(f"{where}, column {one.column!r}: {error}") from error
             if length not in {-1, steps}:
@@ -266,17 +273,17 @@ class RldsSink:
             elif one.role != "steps":
                 times = length if one.role == "repeated" else 1
                 try:
-                    record[one.feature.path] = self._single(one, batch.column(one.column)[row], times, root)
+                    record[one.feature.path] = self._single(one, batch.column(one.column)[row], times, named)
                 except (ValidationError, ValueError) as error:
                     raise ValidationError(f"{where}, column {one.column!r}: {error}") from error
         return record
 
-    def _steps(self, one: Declaration, cell: pa.Scalar, root: str) -> tuple[int, tuple[int, Any]]:
+    def _steps(self, one: Declaration, cell: pa.Scalar, named: MediaFiles) -> tuple[int, tuple[int, Any]]:
         """How many steps, and their values as a record holds them."""
         if not cell.is_valid:
             raise ValidationError("expected a value for each step, found null")
         if one.feature.kind == "image":
-            pictures = list(self._pictures(one, cell, root))
+            pictures = list(self._pictures(one, cell, named))
             return len(pictures), (BYTES, pictures)
         if one.feature.kind == "text":
             texts = [_bytes(text) for text in cell.as_py()]
@@ -286,17 +293,17 @@ class RldsSink:
             raise ValidationError(f"{values.size} numbers in {len(cell)} steps of {list(one.feature.shape)}")
         return len(cell), stored(one.feature, values)
 
-    def _pictures(self, one: Declaration, cell: pa.Scalar, root: str) -> Iterator[bytes]:
+    def _pictures(self, one: Declaration, cell: pa.Scalar, named: MediaFiles) -> Iterator[bytes]:
         column = self.schema[one.column]
         if not stored_pictures(column):
-            for frame in frames_of(cell.as_py(), column, root):
+            for frame in frames_of(cell.as_py(), column, named):
                 pixels = frame[..., 0] if frame.shape[-1] == 1 else frame
                 yield encode_image(pixels, format="png" if pixels.dtype != np.uint8 else self.images)
             return
         for step, picture in enumerate(cell.as_py()):
             if picture is None:
                 raise ValidationError(f"step {step} has no picture")
-            data = picture_bytes(picture, root)
+            data = picture_bytes(picture, named)
             if format_of(data[:64]) not in {"jpeg", "png"}:
                 pixels = image.decode(data, name=f"step {step}", column=column.type)
                 pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
@@ -305,7 +312,7 @@ class RldsSink:
                 _compare(data, one, step)
             yield data
 
-    def _single(self, one: Declaration, cell: pa.Scalar, times: int, root: str) -> tuple[int, Any]:
+    def _single(self, one: Declaration, cell: pa.Scalar, times: int, named: MediaFiles) -> tuple[int, Any]:
         """One value, said so many times."""
         feature = one.feature
         value = cell.as_py() if cell.is_valid else self.fill.get(one.column)
@@ -317,7 +324,7 @@ class RldsSink:
         if feature.kind == "text":
             return BYTES, [_bytes(value)] * times if times else []
         if feature.kind == "image":
-            return BYTES, [picture_bytes(value, root)] * times
+            return BYTES, [picture_bytes(value, named)] * times
         values = np.zeros((0, feature.size)) if value is None else np.asarray(value).reshape(-1)
         if not feature.many and values.size != feature.size * bool(times):
             raise ValidationError(f"{values.size} numbers, expected {feature.size}")

@@ -20,12 +20,11 @@ from seqlake.arguments import whole
 from seqlake.errors import SeqlakeError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.references import open_reference
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats._frames import has_frames, picture_bytes, stored_pictures
 from seqlake.media import format_of
 from seqlake.spec.schema import is_binary, is_list, is_text
-from seqlake.windows.sources import place_of
+from seqlake.windows.sources import MediaFiles, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -50,6 +49,7 @@ def create(
     *,
     shard_bytes: int = _SHARD_BYTES,
     storage: Mapping[str, str] | None = None,
+    source_storage: Mapping[str, str] | None = None,
 ) -> TarSink:
     """Write sequences as tar shards, `shard-000000.tar` and so on, or by their split, `train-000000.tar`.
 
@@ -61,6 +61,7 @@ def create(
         schema: The columns.
         shard_bytes: A shard is closed once it has so many.
         storage: Options of the object store.
+        source_storage: Options of the store that the rows' files lie in.
 
     Raises:
         ValueError: A setting that makes no sense.
@@ -72,7 +73,14 @@ def create(
     """
     whole(1).check("shard_bytes", shard_bytes)
     kept = tuple(name for name in schema.names if name not in dropped(schema))
-    return TarSink(location=absolute(location), schema=schema, columns=kept, shard_bytes=shard_bytes, storage=storage)
+    return TarSink(
+        location=absolute(location),
+        schema=schema,
+        columns=kept,
+        shard_bytes=shard_bytes,
+        storage=storage,
+        source_storage=source_storage,
+    )
 
 
 def takes_files(schema: Schema, /) -> Collection[str]:
@@ -122,6 +130,7 @@ class TarSink:
         columns: Those that are written.
         shard_bytes: A shard is closed once it has so many.
         storage: Options of the object store; never printed.
+        source_storage: Options of the store that the rows' files lie in; never printed.
     """
 
     location: str
@@ -129,6 +138,7 @@ class TarSink:
     columns: Sequence[str]
     shard_bytes: int
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
         """Stage the shards of one part; the same part again replaces itself.
@@ -139,6 +149,7 @@ class TarSink:
         Raises:
             ValidationError: A cell that cannot be a file.
         """
+        named = MediaFiles.named(root, self.source_storage)
         store = open_store(self.location, storage=self.storage)
         shards: dict[str, int] = {}
         with tempfile.TemporaryDirectory(prefix="seqlake-tar-") as folder, ExitStack() as stack:
@@ -148,7 +159,7 @@ class TarSink:
                 if split not in open_ones:
                     open_ones[split] = stack.enter_context(_Shard(Path(folder) / f"{number}.tar"))
                 shard = open_ones[split]
-                self._sample(shard, batch, row, f"{part:05d}-{number:08d}", root)
+                self._sample(shard, batch, row, f"{part:05d}-{number:08d}", named)
                 if shard.nbytes >= self.shard_bytes:
                     self._put(store, part, split, shards, open_ones.pop(split))
             for split, shard in open_ones.items():
@@ -193,20 +204,20 @@ class TarSink:
             return "shard"
         return re.sub(r"[^A-Za-z0-9_]", "_", batch.column(_SPLIT)[row].as_py() or "shard")
 
-    def _sample(self, shard: _Shard, batch: pa.RecordBatch, row: int, number: str, root: str) -> None:
-        named = self.schema.id
-        name = batch.column(named)[row].as_py() if named is not None else number
+    def _sample(self, shard: _Shard, batch: pa.RecordBatch, row: int, number: str, named: MediaFiles) -> None:
+        key_column = self.schema.id
+        name = batch.column(key_column)[row].as_py() if key_column is not None else number
         key, files, said = key_of(name), endings(self.columns), {}
         for column in self.columns:
             cell = batch.column(column)[row]
             try:
-                if not self._file(shard, f"{key}.{files[column]}", self.schema[column], cell, root):
+                if not self._file(shard, f"{key}.{files[column]}", self.schema[column], cell, named):
                     said[column] = _plain(cell.as_py())
             except (ValidationError, ValueError, TypeError) as error:
                 raise ValidationError(f"Sequence {name!r}, column {column!r}: {error}") from error
         shard.add(f"{key}.json", json.dumps(said, ensure_ascii=False, allow_nan=True).encode())
 
-    def _file(self, shard: _Shard, name: str, column: Column, cell: pa.Scalar, root: str) -> bool:
+    def _file(self, shard: _Shard, name: str, column: Column, cell: pa.Scalar, named: MediaFiles) -> bool:
         """Write a cell as files; whether it is one that is written so, null included."""
         if column.category in {"temporal", "vector"}:
             if cell.is_valid:
@@ -215,11 +226,11 @@ class TarSink:
         if has_frames(column) and stored_pictures(column):
             for step, picture in enumerate(cell.as_py() or ()):
                 if picture is not None:
-                    data = picture_bytes(picture, root)
+                    data = picture_bytes(picture, named)
                     shard.add(f"{name}.{step:06d}.{_ending(data[:64], 'bin')}", data)
             return True
         if column.medium is not None:
-            self._media(shard, name, cell.as_py(), root)
+            self._media(shard, name, cell.as_py(), named)
             return True
         if is_binary(column.arrow):
             if cell.is_valid:
@@ -227,7 +238,7 @@ class TarSink:
             return True
         return False
 
-    def _media(self, shard: _Shard, name: str, cell: Any, root: str) -> None:
+    def _media(self, shard: _Shard, name: str, cell: Any, named: MediaFiles) -> None:
         span = place_of(cell)
         if span is None:
             return
@@ -239,7 +250,7 @@ class TarSink:
         if isinstance(span.data, bytes):
             shard.add(f"{name}.{_ending(span.data[:64], _suffix(span.reference))}", span.data)
             return
-        blob = open_reference(root, span.reference)
+        blob = named.blob(span.reference)
         [start] = blob.ranges(np.array([0], np.int64), np.array([min(64, blob.size)], np.int64))
         shard.copy(f"{name}.{_suffix(span.reference) or _ending(bytes(start), 'bin')}", blob)
 

@@ -22,6 +22,7 @@ from seqlake.formats._zarr.metadata import BLOSC, ArrayMetadata, encode, encoder
 from seqlake.formats._zarr.places import ROOT
 from seqlake.formats.zarr_replay.layout import DATA, ENDS, META
 from seqlake.spec.schema import is_list, is_number, is_text
+from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ def create(
     compressor: Mapping[str, Any] | None = BLOSC,
     fill: Mapping[str, Any] | None = None,
     storage: Mapping[str, str] | None = None,
+    source_storage: Mapping[str, str] | None = None,
 ) -> ReplaySink:
     """Write sequences as a replay buffer that diffusion policy reads; videos and pictures become [T, H, W, C] pixels.
 
@@ -59,6 +61,7 @@ def create(
         compressor: The settings of a codec, as numcodecs names them; None stores plain bytes.
         fill: What stands for a null, by column of one value a row.
         storage: Options of the object store.
+        source_storage: Options of the store that the rows' files lie in.
 
     Raises:
         SchemaMismatchError: No column that a buffer can hold, or `fill` names one that is not there.
@@ -85,6 +88,7 @@ def create(
         compressor=compressor,
         fill=fill or {},
         storage=storage,
+        source_storage=source_storage,
     )
 
 
@@ -142,6 +146,7 @@ class ReplaySink:
         compressor: Settings of the codec.
         fill: What stands for nulls.
         storage: Options of the object store; never printed.
+        source_storage: Options of the store that the rows' files lie in; never printed.
     """
 
     location: str
@@ -151,6 +156,7 @@ class ReplaySink:
     compressor: Mapping[str, Any] | None
     fill: Mapping[str, Any]
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
         """Stage the steps of one part, plain; the same part again replaces itself.
@@ -161,8 +167,9 @@ class ReplaySink:
         Raises:
             ValidationError: Columns of one episode with different numbers of steps, nulls, pictures of several sizes.
         """
+        named = MediaFiles.named(root, self.source_storage)
         names = array_names(self.columns, self.schema)
-        staged = _Staged(self, root)
+        staged = _Staged(self, named)
         store = open_store(self.location, storage=self.storage)
         with tempfile.TemporaryDirectory(prefix="seqlake-replay-") as folder, ExitStack() as files:
             for column in self.columns:
@@ -242,16 +249,16 @@ class _Staged:
 
     Args:
         sink: Whose part it is.
-        root: What references resolve against.
+        named: How files are opened that rows name.
     """
 
-    def __init__(self, sink: ReplaySink, root: str) -> None:
+    def __init__(self, sink: ReplaySink, named: MediaFiles) -> None:
         self.files: dict[str, IO[bytes]] = {}
         self.lengths: list[int] = []
         self.steps: dict[str, tuple[str, tuple[int, ...]]] = {}
         self.known: dict[str, list[Any]] = {column: [] for column in sink.columns}
         self._sink = sink
-        self._root = root
+        self._named = named
 
     def add(self, batch: pa.RecordBatch, row: int) -> None:
         """Take in one episode, a row."""
@@ -305,7 +312,7 @@ class _Staged:
 
     def _pictures(self, column: str, cell: pa.Scalar, where: str) -> int:
         count = 0
-        for frame in frames_of(cell.as_py(), self._sink.schema[column], self._root):
+        for frame in frames_of(cell.as_py(), self._sink.schema[column], self._named):
             known = (frame.dtype.newbyteorder("<").str, frame.shape)
             if self.steps.setdefault(column, known) != known:
                 raise ValidationError(
