@@ -61,6 +61,9 @@ def complete_paths(_context: click.Context, _parameter: click.Parameter, incompl
 out = click.argument("out", metavar="OUT", shell_complete=complete_paths)
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 overwrite = click.option("--overwrite", is_flag=True, help="Replace what seqlake wrote there before.")
+jobs = click.option(
+    "-j", "--jobs", "--workers", "workers", type=click.IntRange(min=1), help="Processes (default: one a core)."
+)
 where = click.option("--where", metavar="SQL", help="Only rows for which this holds.")
 
 
@@ -275,6 +278,26 @@ class Choice:
         if self.columns:
             selection = selection.select(key, *(c for c in self.columns if c != key))
         return selection
+
+
+def executor(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--on`, `--jobs` and `--address`, handed over as `on`: an executor, or None where none is given."""
+
+    @click.option("--on", metavar="ENGINE", help="What runs it: processes, or ray (default: this process alone).")
+    @jobs
+    @click.option("--address", help="With --on ray: of the cluster.")
+    def wrapped(*, on: str | None, workers: int | None, address: str | None, **others: Any) -> Any:
+        if on is None and workers is None and address is None:
+            return command(on=None, **others)
+        from seqlake.executors import executor_of
+
+        try:
+            chosen = executor_of(on or "processes", workers=workers, address=address)
+        except TypeError as error:
+            raise click.UsageError(str(error)) from None
+        return command(on=chosen, **others)
+
+    return _output.with_options_of(command, wrapped)
 
 
 def choice(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from seqlake.cli import _format_options, _options, _output
 
 if TYPE_CHECKING:
     from seqlake.conversion.convert import Conversion
+    from seqlake.executors import Executor
 
 
 @click.command()
@@ -47,9 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option("--timestamps", metavar="COLUMN", help="With --steps: the time of each step.")
 @click.option("--shards", type=click.Choice(["parquet", "lance", "vortex"]), help="Their format (default: as it is).")
-@click.option(
-    "-j", "--jobs", "--workers", "workers", type=click.IntRange(min=1), help="Processes (default: one a core)."
-)
+@_options.executor
 @click.option("--work", type=click.Path(path_type=Path), help="Where receipts lie (default: in the user's cache).")
 @click.option("--fresh", is_flag=True, help="Begin anew: forget what an interrupted run has finished.")
 @click.option("--adopt", is_flag=True, help="Take shards over as they are where they can be, without rewriting.")
@@ -61,7 +60,7 @@ def command(
     *,
     to: str | None,
     where: str | None,
-    workers: int | None,
+    on: Executor | None,
     work: Path | None,
     fresh: bool,
     dry_run: bool,
@@ -88,7 +87,10 @@ def command(
         output.document(plan.to_json(), text=str(plan))
         return
     written = conversion.run(
-        executor_for("processes", workers), work=True if work is None else work, fresh=fresh, progress=output.progress
+        executor_for(on or "processes", None),
+        work=True if work is None else work,
+        fresh=fresh,
+        progress=output.progress,
     )
     rows = count if written is None else len(written)
     unit = "samples" if conversion.planned.read.id is None else "sequences"

@@ -14,6 +14,7 @@ from seqlake.cli._output import Output, output_options, size
 if TYPE_CHECKING:
     from seqlake.copies.preparing import Preparation
     from seqlake.copies.settings import Codec, Fit
+    from seqlake.executors import Executor
 
 _VIDEO = re.compile(r"(.+)=(\d{1,5})x(\d{1,5})", re.DOTALL)
 
@@ -32,7 +33,7 @@ _VIDEO = re.compile(r"(.+)=(\d{1,5})x(\d{1,5})", re.DOTALL)
 )
 @click.option("--budget", metavar="SIZE", help="For all copies, as in 50GB (default: what fits disk and memory).")
 @click.option("--out", metavar="FOLDER", shell_complete=_options.complete_paths, help="Keep them there instead.")
-@click.option("--workers", type=click.IntRange(min=1), help="Processes (default: one for each core).")
+@_options.executor
 @click.option("--drop", is_flag=True, help="Remove copies instead: those of --video, or all.")
 @_options.dry_run
 @output_options
@@ -45,7 +46,7 @@ def command(
     codec: Codec | str,
     budget: str | None,
     out: str | None,
-    workers: int | None,
+    on: Executor | None,
     drop: bool,
     dry_run: bool,
     output: Output,
@@ -77,7 +78,7 @@ def command(
             codec=codec,
             budget=budget,
             out=out,
-            workers=workers,
+            on=on or "processes",
             dry_run=dry_run,
         )
     output.document(_document(done), text=str(done))

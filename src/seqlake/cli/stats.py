@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from seqlake.dataset.statistics import ColumnStatistics, Outlier
+    from seqlake.executors import Executor
 
 _WIDE = 32  # dimensions of a column that get a line each
 _RANKED = ("sequence_id", "score", "peak", "jerk", "static", "length", "reason")
@@ -39,6 +40,7 @@ def _points(_context: click.Context, _parameter: click.Parameter, value: str) ->
     help="From 0 to 1; '' for none.",
 )
 @click.option("--outliers", "top", type=click.IntRange(min=1), metavar="N", help="Also rank the N oddest sequences.")
+@_options.executor
 @output_options
 def command(
     source: str,
@@ -48,6 +50,7 @@ def command(
     columns: list[str] | None,
     quantiles: tuple[float, ...],
     top: int | None,
+    on: Executor | None,
     output: Output,
 ) -> None:
     """Show count, range, mean, standard deviation and quantiles of every column and dimension of DATASET.
@@ -61,8 +64,8 @@ def command(
     selection = _options.opened(source, version=version, where=where)
     selection.select(*columns or ())  # a wrong name is told before anything is read
     _remote.permit_rows(source, selection)
-    stats = statistics(selection, columns, quantiles=quantiles, progress=output.progress)
-    unusual = outliers(selection, stats, top=top) if top else []
+    stats = statistics(selection, columns, quantiles=quantiles, on=on, progress=output.progress)
+    unusual = outliers(selection, stats, top=top, on=on) if top else []
     records = list(stats.records())
     if output.quiet or output.format not in {"table", "json"}:
         ranked = [_record(one) for one in unusual]

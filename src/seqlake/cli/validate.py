@@ -10,6 +10,7 @@ from seqlake.cli import _options, _remote
 from seqlake.cli._output import Output, output_options, say
 
 if TYPE_CHECKING:
+    from seqlake.executors import Executor
     from seqlake.protocols import Depth
 
 DEPTHS = ("metadata", "rows", "files", "decode")
@@ -26,8 +27,11 @@ DEPTHS = ("metadata", "rows", "files", "decode")
     help="How deep to look: each includes those before it.",
 )
 @click.option("--strict", is_flag=True, help="Warnings count as errors for the exit code.")
+@_options.executor
 @output_options
-def command(source: str, *, version: int | str | None, depth: Depth, strict: bool, output: Output) -> int:
+def command(
+    source: str, *, version: int | str | None, depth: Depth, strict: bool, on: Executor | None, output: Output
+) -> int:
     """Check DATASET against the format; prints every finding. Exit code 1 when there is an error.
 
     `metadata`: mixtrain.json, the schema, the table's log. `rows`: every cell, the checksum of every page. `files`:
@@ -41,10 +45,10 @@ def command(source: str, *, version: int | str | None, depth: Depth, strict: boo
     if depth != "metadata" and not is_local(source):
         _remote.permit_rows(source, _options.opened(source, version=version))
     try:
-        report = validate(source, depth=depth, version=version)
+        report = validate(source, depth=depth, version=version, on=on)
     except DatasetNotFoundError:
         # Perhaps somebody else's format, which is looked at as it is.
-        report = validate(_options.opened(source, version=version), depth=depth)
+        report = validate(_options.opened(source, version=version), depth=depth, on=on)
     if output.format == "json":
         output.document(report.to_json(), text="")
     elif output.format == "table" and not output.quiet:

@@ -408,7 +408,8 @@ _OF_WORKERS = ("pandas", "seqlake.conversion.convert", "seqlake.dataset.writing.
 def executor_for(on: str | Executor, workers: int | None, /) -> Executor:
     """What runs the parts, as `on` and `workers` of `convert` say it; processes have what they need imported once."""
     executor = executor_of(on, workers=workers)
-    return replace(executor, preload=_OF_WORKERS) if isinstance(executor, Processes) and on == "processes" else executor
+    bare = isinstance(executor, Processes) and not executor.preload
+    return replace(executor, preload=_OF_WORKERS) if bare else executor  # type: ignore[type-var]
 
 
 def _adopted(readable: Readable, target: TableTarget) -> Dataset:

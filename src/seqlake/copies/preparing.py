@@ -25,7 +25,7 @@ from seqlake.errors import (
     SchemaMismatchError,
     SeqlakeError,
 )
-from seqlake.executors.processes import Processes
+from seqlake.executors import executor_of
 from seqlake.files.limits import machine_memory
 from seqlake.files.local import LocalStore
 from seqlake.files.stores import list_without_links
@@ -123,7 +123,7 @@ def prepare(
     budget: int | str | None = None,
     out: str | PathLike[str] | None = None,
     workers: int | None = None,
-    on: Executor | None = None,
+    on: str | Executor = "processes",
     dry_run: bool = False,
 ) -> Preparation:
     """Make training copies of videos: smaller pictures beside the originals, which `Loader.frames(copies=True)` reads.
@@ -146,7 +146,7 @@ def prepare(
             less than the originals take, and as much as that in a bucket.
         out: A folder for the copies instead; needed where the dataset is not ours to write to.
         workers: Processes; one for each core by default.
-        on: An executor instead of processes.
+        on: `"processes"`, `"ray"` or an `Executor`.
         dry_run: Plan and measure, and write nothing.
 
     Returns:
@@ -178,7 +178,7 @@ def prepare(
         plans.append(plan)
     if dry_run:
         return Preparation(columns=tuple(plan.prepared for plan in plans), planned=True)
-    executor = on or Processes(workers=workers)
+    executor = executor_of(on, workers=workers)
     return Preparation(columns=tuple(_run(plan, executor) for plan in plans))
 
 
