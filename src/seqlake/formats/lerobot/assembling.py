@@ -6,7 +6,6 @@ import json
 import logging
 import re
 from collections import Counter
-from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,15 @@ from seqlake.formats.lerobot.layout import (
     episode_id,
     fill,
 )
-from seqlake.formats.lerobot.staging import EPISODES, EPISODES_STATISTICS, STEPS, films_folder, part_folder
+from seqlake.formats.lerobot.staging import (
+    EPISODES,
+    EPISODES_STATISTICS,
+    STEPS,
+    FolderSettings,
+    StagedEpisode,
+    films_folder,
+    part_folder,
+)
 from seqlake.spec.schema import ID
 
 if TYPE_CHECKING:
@@ -48,49 +55,6 @@ _log = logging.getLogger(__name__)
 _MB = 1 << 20
 _OF_NUMBERS = re.compile(r"episode_\d{6,}|")
 _GROUP = 1000  # rows of a group in the list of episodes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderSettings:
-    """What a folder is to be; picklable.
-
-    Attributes:
-        version: `v3.0` or `v2.1`.
-        chunks_size: Files of a chunk (v3.0), or episodes (v2.1).
-        data_mb: MB at which a data file is full (v3.0).
-        video_mb: MB at which a video is full (v3.0).
-    """
-
-    version: str
-    chunks_size: int
-    data_mb: float
-    video_mb: float
-
-    @property
-    def shared(self) -> bool:
-        """Whether files hold many episodes."""
-        return self.version != "v2.1"
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class StagedEpisode:
-    """One episode of a part.
-
-    Attributes:
-        part: Place of its part among the receipts.
-        group: Its row group there.
-        said: What was staged of it.
-        number: Its number in the folder.
-        start: The number of its first step.
-        row: What the list of episodes has of it.
-    """
-
-    part: int
-    group: int
-    said: dict[str, Any]
-    number: int = 0
-    start: int = 0
-    row: dict[str, Any]
 
 
 class Assembly:

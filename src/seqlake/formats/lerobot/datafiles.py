@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.formats.lerobot.assembling import FolderSettings, StagedEpisode
     from seqlake.formats.lerobot.planning import ExportPlan
+    from seqlake.formats.lerobot.staging import FolderSettings, StagedEpisode
     from seqlake.protocols import Store
     from seqlake.spec.schema import Schema
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from seqlake.arguments import NUMBER, TEXTS, Kind, takes
 from seqlake.errors import SchemaMismatchError
 from seqlake.files.locations import absolute
-from seqlake.formats.lerobot.assembling import FolderSettings
 from seqlake.formats.lerobot.films import FilmSettings
 from seqlake.formats.lerobot.layout import CHUNKS_SIZE, DATA_FILE_MB, VIDEO_FILE_MB
 from seqlake.formats.lerobot.planning import dropped, planned
 from seqlake.formats.lerobot.sink import LeRobotSink
+from seqlake.formats.lerobot.staging import FolderSettings
 from seqlake.formats.lerobot.tasks import TaskTexts
 from seqlake.media import Encoding
 from seqlake.spec.column_types import Depth

@@ -33,7 +33,7 @@ from seqlake.files.locations import is_local, local_path
 from seqlake.files.references import open_reference
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats.lerobot import counting
-from seqlake.formats.lerobot.assembling import Assembly, FolderSettings
+from seqlake.formats.lerobot.assembling import Assembly
 from seqlake.formats.lerobot.columns import EPISODE, ROBOT, SPLIT
 from seqlake.formats.lerobot.counting import PictureCounts
 from seqlake.formats.lerobot.films import FilmSettings, FilmWriter
@@ -43,6 +43,7 @@ from seqlake.formats.lerobot.staging import (
     EPISODES_STATISTICS,
     STAGED,
     STEPS,
+    FolderSettings,
     films_folder,
     part_folder,
 )

@@ -1,6 +1,9 @@
-"""Names of what parts leave for the commit of a LeRobot folder."""
+"""What parts leave for the commit of a LeRobot folder, by which names, and what the folder is to be."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 STAGED = "_seqlake_parts"
 STEPS = "steps.parquet"
@@ -26,3 +29,46 @@ def films_folder(part: int, feature: int, /) -> str:
         '_seqlake_parts/00003/camera-000'
     """
     return f"{part_folder(part)}/camera-{feature:03d}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSettings:
+    """What a folder is to be; picklable.
+
+    Attributes:
+        version: `v3.0` or `v2.1`.
+        chunks_size: Files of a chunk (v3.0), or episodes (v2.1).
+        data_mb: MB at which a data file is full (v3.0).
+        video_mb: MB at which a video is full (v3.0).
+    """
+
+    version: str
+    chunks_size: int
+    data_mb: float
+    video_mb: float
+
+    @property
+    def shared(self) -> bool:
+        """Whether files hold many episodes."""
+        return self.version != "v2.1"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StagedEpisode:
+    """One episode of a part.
+
+    Attributes:
+        part: Place of its part among the receipts.
+        group: Its row group there.
+        said: What was staged of it.
+        number: Its number in the folder.
+        start: The number of its first step.
+        row: What the list of episodes has of it.
+    """
+
+    part: int
+    group: int
+    said: dict[str, Any]
+    number: int = 0
+    start: int = 0
+    row: dict[str, Any]
