@@ -135,7 +135,7 @@ def compute(
         workers: Tasks at a time; as many as there is room for by default.
         num_gpus: GPUs that one task needs, on Ray.
         work: A local folder where results are kept until they are committed: the same call after an interruption
-            computes only the rest. None: a temporary one.
+            computes only the rest; functions are told apart by their names. None: a temporary one.
         on_error: `"raise"`, or `"skip"`: sequences that fail have no result and are listed.
         message: What the commit is for.
         progress: Show a bar on stderr; None: where stderr is a terminal.
@@ -219,18 +219,26 @@ def _chosen(dataset: Dataset, columns: Sequence[str], where: str | None, only: s
 
 def _identity(run: _Run) -> dict[str, Any]:
     """What must be equal for results of an earlier run to count."""
-    called = run.function if inspect.isroutine(run.function) or inspect.isclass(run.function) else type(run.function)
     return {
         "format": 1,
         "source": run.source.fingerprint,
         "rows": hashlib.sha256(repr([shard.key for shard in run.source.shards()]).encode()).hexdigest(),
-        "function": f"{called.__module__}.{called.__qualname__}",
+        "function": _called(run.function),
+        "setup": None if run.setup is None else _called(run.setup),
         "columns": json.dumps(run.results.to_json(), sort_keys=True),
         "read": list(run.read),
         "window": repr(run.window),
         "batch_size": run.batch_size,
         "skip": run.skip,
     }
+
+
+def _called(function: Any) -> str:
+    """A function by its name, with the arguments that were bound to it; its code may change unnoticed."""
+    if isinstance(function, partial):
+        return f"{_called(function.func)}({function.args!r}, {sorted(function.keywords.items())!r})"
+    named = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
