@@ -241,6 +241,9 @@ WRONG = [
     ["convert", "OUT", "--where", "rewrad > 3"],
     ["convert", "SAMPLES", "OUT", "--sequence-id", "rewrad"],
     ["convert", "SAMPLES", "OUT", "--sequence-id", "task", "--steps", "rewrad"],
+    ["convert", "SAMPLES", "OUT", "--sequence-id", "task", "--steps", "reward", "--timestamps", "rewrad"],
+    ["similar", "ep_00", "--by", "rewrad"],
+    ["similar", "ep_00", "--by", "action", "--where", "rewrad > 3"],
     ["init", "PLAIN", "--type", "rewrad=label"],
     ["label", "good", "--sql", "rewrad > 3"],
     ["label", "good", 1, "--where", "rewrad > 3"],
@@ -254,7 +257,7 @@ WRONG = [
     ["schema", "--set", "rewrad=label"],
     ["prepare", "--video", "rewrad=48x64"],
 ]
-NEW_NAMES = {("label", "column")}
+NEW_NAMES = {("label", "column"), ("convert", "mapped"), ("convert", "videos")}
 """Columns that need not be there."""
 
 

@@ -155,9 +155,9 @@ def test_an_empty_dataset_of_the_same_columns_may_be_filled(tmp_path):
     ("arguments", "error", "words"),
     [
         ({"to": "no-such-format"}, UnknownPluginError, "no-such-format"),
-        ({"on": "ray"}, ValueError, "'ray'"),
+        ({"on": "slurm"}, UnknownPluginError, "known are processes, ray"),
         ({"splitt": "train"}, TypeError, "splitt"),
-        ({"to": "rlds"}, SeqlakeError, "can be read but not written"),
+        ({"to": "csv"}, SeqlakeError, "can be read but not written"),
         ({"layout": "fancy"}, ValueError, "fancy"),
     ],
 )
@@ -325,7 +325,7 @@ import sys, time
 from pathlib import Path
 import pyarrow.parquet as pq
 import seqlake as sl
-from seqlake.executors import receipts
+from seqlake import receipts
 
 source, out, work, mode, workers = sys.argv[1:]
 keep, clear = receipts.WorkFolder.keep, receipts.WorkFolder.clear

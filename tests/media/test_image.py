@@ -148,6 +148,7 @@ def test_jpeg_of_every_layout_is_read(jpeg_by: str, subsampling: str) -> None:
 
 
 def test_without_the_extra_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    image._simplejpeg.cache_clear()
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'seqlake\[images\]'"):
         image.encode_jpeg(np.zeros((8, 8, 3), np.uint8))

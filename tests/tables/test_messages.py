@@ -96,7 +96,21 @@ def run(capsys: pytest.CaptureFixture[str]):
 
 
 READING = {
-    *("bench", "completion", "demo", "diff", "doctor", "files", "frames", "info", "ls", "show", "sql", "stats"),
+    *(
+        "bench",
+        "completion",
+        "demo",
+        "diff",
+        "doctor",
+        "files",
+        "frames",
+        "info",
+        "ls",
+        "show",
+        "similar",
+        "sql",
+        "stats",
+    ),
     *("prepare", "vacuum", "validate", "versions"),
 }
 

@@ -44,7 +44,7 @@ def command(
 
     selection = _options.opened(source, version=version)
     _remote.permit_rows(source, selection)
-    like = vector_of(selection, by, sequence_id)
     searched = selection.where(where) if where else selection
+    like = vector_of(selection, by, sequence_id)
     near = [one for one in nearest(searched, by, like, k=count + 1, metric=metric) if one.sequence_id != sequence_id]
     output.rows([asdict(one) for one in near[:count]], key="sequence_id", columns=["sequence_id", "score"])

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from seqlake.abilities import Discards, KeepsFiles, OpensFiles, Renews, ability, storage_of
 from seqlake.conversion.planning import LEAST_ENCODED, LEAST_PER_PART, PartTask, Plan, RowRange, plan
-from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by, taken_by
+from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by, taken_by, writing_options
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing import conforming, splitting
 from seqlake.dataset.writing.pictures import Pictures
@@ -236,7 +236,8 @@ def prepare(
     """
     options, given = dict(options), dict(ours)
     if to is not None:
-        reading = {name: options.pop(name) for name in _OF_ROWS if name in options}
+        mine = writing_options(to)
+        reading = {name: options.pop(name) for name in _OF_ROWS if name in options and name not in mine}
         options |= given
     else:
         reading = dict(options)

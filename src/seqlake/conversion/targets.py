@@ -214,3 +214,9 @@ def taken_by(name: str, schema: Schema, /) -> Collection[str]:
     """Columns whose files a format takes along."""
     taking = ability(plugins.load("formats", name), TakesFiles)
     return () if taking is None else taking.takes_files(schema)
+
+
+def writing_options(name: str, /) -> Collection[str]:
+    """Options that the writer of a format takes, which are its own whatever else is called so; none where none writes."""
+    written = ability(plugins.load("formats", name), Creates)
+    return () if written is None else plugins.options_of(written.create)

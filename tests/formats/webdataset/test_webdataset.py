@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -353,8 +354,11 @@ def test_damage_is_an_error_of_ours_or_what_tarfile_reads(tmp_path: Path, folder
         rows = sl.scan(place, format="webdataset").to_arrow().to_pylist()
     except SeqlakeError:
         return
-    with tarfile.open(place) as tar:
-        known = {one.name: tar.extractfile(one).read() for one in tar if one.isreg()}  # type: ignore[union-attr]
+    known = {}
+    with tarfile.open(place) as tar, suppress(tarfile.ReadError):  # one that ends behind a file has no end for it
+        for one in tar:
+            if one.isreg():
+                known[one.name] = tar.extractfile(one).read()  # type: ignore[union-attr]
     for row in rows:
         for ending in ("jpg", "pyd"):
             if row.get(ending) is not None:

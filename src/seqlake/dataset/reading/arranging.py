@@ -32,6 +32,8 @@ def arranged(rows: Readable, asked: Mapping[str, Any], /) -> Readable:
         rows: As their format shows them.
         asked: Options of `grouping.as_sequences`, `map`, and `column_types` of what comes of it.
     """
+    if not asked:
+        return rows  # whose columns nobody has asked for yet: what is wrong with them is a finding, too
     options = dict(asked)
     mapping, types = options.pop("map", None), dict(declared(options.pop("column_types", None)).column_types)
     if mapping is not None:

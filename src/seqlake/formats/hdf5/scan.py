@@ -78,7 +78,7 @@ def _is_file(place: str) -> bool:
 def _in_folder(place: str) -> tuple[str, str]:
     """The folder of a file, and its name."""
     if is_local(place):
-        path = local_path(place)
+        path = local_path(place).resolve()  # who names a link means what it leads to
         return str(path.parent), path.name
     folder, _, name = place.rpartition("/")
     return folder, name

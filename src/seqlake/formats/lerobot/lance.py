@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seqlake import plugins
 from seqlake.abilities import Physical, ability
 from seqlake.errors import CorruptFileError, InvalidMetadataError, MissingFileError, UnsupportedVersionError
 from seqlake.files.blobs import PartBlob
 from seqlake.files.locations import checked, join
 from seqlake.files.stores import open_store
 from seqlake.formats.lerobot.layout import fill
-from seqlake.tables import lance
-from seqlake.tables.lance.engine import LanceEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +122,7 @@ def frame_rows(root: str, info: Info, /, *, storage: Mapping[str, str] | None) -
         MissingDependencyError: `pylance` is not installed.
         InvalidMetadataError: Two features would have one column.
     """
-    table = lance.open(f"lance:{join(root, FRAMES)}", storage=storage)
+    table = plugins.load("tables", "lance").open(f"lance:{join(root, FRAMES)}", storage=storage)
     shards = list(table.snapshot().shards())
     columns = {name: name.replace(".", "_") for name in info.features}
     if len(set(columns.values())) < len(columns):
@@ -142,6 +141,8 @@ def video_blobs(root: str, info: Info, /, *, storage: Mapping[str, str] | None) 
         MissingFileError: They are not there.
         UnsupportedVersionError: They lie outside of the table.
     """
+    from seqlake.tables.lance.engine import LanceEngine  # other folders of LeRobot load nothing of Lance
+
     place = join(root, VIDEOS)
     dataset = LanceEngine(place, storage=storage).dataset()
     if not dataset.count_rows():
