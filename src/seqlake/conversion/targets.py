@@ -217,6 +217,6 @@ def taken_by(name: str, schema: Schema, /) -> Collection[str]:
 
 
 def writing_options(name: str, /) -> Collection[str]:
-    """Options that the writer of a format takes, which are its own whatever else is called so; none where none writes."""
+    """Options that the writer of a format takes: they are its own, whatever else is called so."""
     written = ability(plugins.load("formats", name), Creates)
     return () if written is None else plugins.options_of(written.create)

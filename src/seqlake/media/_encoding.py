@@ -288,7 +288,11 @@ class VideoEncoder:
         """
         if self._container is None:
             raise ValidationError("Expected at least one frame for a video, found none.")
-        self._mux(self._encode(None))
+        packets = list(self._encode(None))
+        if self.frames == 1:  # libx265 gives a frame alone a time of decoding that is whatever was in memory
+            for packet in packets:
+                packet.dts = packet.pts
+        self._mux(packets)
         container, self._container = self._container, None
         container.close()
 
