@@ -388,3 +388,5 @@ def test_times_with_a_zone_mean_the_same_wherever_the_machine_is(tmp_path) -> No
     for text in ("age(stamp) > INTERVAL 1 DAY", "stamp < now()", "stamp > today()"):
         with pytest.raises(QueryError, match="changes from call to call"):
             sl.scan(str(tmp_path / "plain")).where(text)
+    between = "age(stamp, TIMESTAMPTZ '1970-01-01 00:00:00+00') > INTERVAL 2 HOUR"
+    assert sl.scan(str(tmp_path / "plain")).where(between).to_arrow()["sequence_id"].to_pylist() == ["c"]

@@ -569,7 +569,9 @@ class _Connection:
                 bare = inner["column_names"][0].casefold()
                 name = bare if bare in _NOW - columns else ""  # functions that SQL calls without parentheses
             if name and not refused:
-                refused = _why_not(name, kinds.get(name, set()))
+                given = inner.get("arguments", inner.get("children", ()))  # of DuckDB 2.0, and of 1.5
+                until_now = name == "age" and len(given) == 1
+                refused = _why_not(name, {"VOLATILE"} if until_now else kinds.get(name, set()))
             if name and not refused and "macro" in kinds.get(name, ()) and depth < 8:
                 for (body,) in self._db.execute(
                     "SELECT macro_definition FROM duckdb_functions()"
@@ -596,7 +598,7 @@ def _column(number: int) -> str:
 
 def _why_not(name: str, kinds: set[str]) -> str:
     # Several functions may have one name: those of times with a zone differ by the zone that is set, which is UTC.
-    passing = "CONSISTENT_WITHIN_QUERY" in kinds and ("CONSISTENT" not in kinds or name == "age")  # age(t): until now
+    passing = "CONSISTENT_WITHIN_QUERY" in kinds and "CONSISTENT" not in kinds
     if name in _NOW or "VOLATILE" in kinds or passing:
         return f"{name}, whose answer changes from call to call"
     if kinds & {"aggregate", "window"}:
