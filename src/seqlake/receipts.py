@@ -140,6 +140,8 @@ class WorkFolder:
         """Remove what this class wrote, and the folder if nothing else is in it."""
         if not self.folder.is_dir():
             return
+        # First what says that a run has begun: one that is killed here is over, and nothing of it is done again.
+        (self.folder / "sink.json").unlink(missing_ok=True)
         for path in list(self.folder.iterdir()):
             if _OURS.fullmatch(path.name):
                 path.unlink(missing_ok=True)
