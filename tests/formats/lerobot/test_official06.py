@@ -58,7 +58,7 @@ def compared(found: dict[str, Any], expected: dict[str, Any]) -> None:
         if name == RGB:
             assert np.abs(one - wanted).max() * 255 <= ROUNDING + 0.1
         elif name == DEPTH and wanted.max() < 20:
-            # Logarithms in float32 by two libraries: off by two micrometres at most, a thousandth of a step of 12 bits.
+            # Logarithms in float32 by two libraries: off by two micrometres at most, far below a step of 12 bits.
             np.testing.assert_allclose(one, wanted, rtol=0, atol=2e-6)
         else:
             np.testing.assert_array_equal(one, wanted, err_msg=name)
