@@ -42,7 +42,8 @@ def test_page_runs_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest
         exec(compile("\n" * line + code, str(page), "exec"), names)
 
 
-ROOMS = ("spec", "files", "shards", "media", "tables", "formats", "windows", "dataset", "training", "conversion")
+ROOMS = [one.name for one in pkgutil.iter_modules(sl.__path__) if one.name not in {"cli", "testing"}]
+"""Every room, and every module that stands alone."""
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +88,8 @@ def names(sample: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 @pytest.mark.parametrize("room", ROOMS)
 def test_examples_of_docstrings_give_what_they_say(room: str, names: dict[str, object]) -> None:
     package = importlib.import_module(f"seqlake.{room}")
-    found = [one.name for one in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
-    modules = [importlib.import_module(name) for name in found]
+    inner = pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}.")
+    modules = [package, *(importlib.import_module(one.name) for one in inner)]
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     told = [
         doctest.testmod(m, extraglobs={k: v for k, v in names.items() if not hasattr(m, k)}, optionflags=flags)

@@ -108,7 +108,7 @@ def folder_of(column: str, size: tuple[int, int], /) -> str:
 
     Example:
         >>> folder_of("cam", (224, 320))
-        'cam-224x320-b0ae59f6'
+        'cam-224x320-707a3c64'
     """
     slug = _SLUG.sub("-", column)[:40]
     return f"{slug}-{size[0]}x{size[1]}-{hashlib.sha256(column.encode()).hexdigest()[:8]}"

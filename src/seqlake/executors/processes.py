@@ -7,7 +7,7 @@ import os
 import pickle
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SeqlakeError
@@ -34,7 +34,7 @@ class Processes:
     """
 
     workers: int | None = None
-    preload: Sequence[str] = ()
+    preload: Sequence[str] = field(default=(), repr=False)
 
     def run(
         self,
