@@ -17,7 +17,7 @@ from seqlake.errors import CorruptFileError, in_line
 from seqlake.plugins import require
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from seqlake.protocols import Blob
     from seqlake.spec.findings import Finding
@@ -182,6 +182,45 @@ class Record:
     def left(self) -> int:
         """Bytes behind what was taken."""
         return len(self._data) - self._at
+
+
+def messages_of(
+    blob: Blob,
+    spans: Sequence[LogSpan],
+    names: Mapping[int, str],
+    inside: Callable[[FileBytes, LogSpan], Iterable[tuple[int, int, int, memoryview]]],
+    /,
+    *,
+    topics: Collection[str] | None,
+    start: int,
+    stop: int,
+) -> Iterator[LogMessage]:
+    """Messages of some topics from `start` to before `stop`, of a file that is cut into spans.
+
+    Args:
+        blob: The file.
+        spans: Its chunks, in the order of the file; those that have nothing of this are not unpacked.
+        names: Number of a channel -> its topic.
+        inside: Gives (channel, sequence, log time, bytes) of each message of a span.
+        topics: Those that are wanted; None for all.
+        start: Nanoseconds.
+        stop: Nanoseconds.
+
+    Raises:
+        CorruptFileError: A chunk that is needed is damaged.
+    """
+    wanted = {number: name for number, name in names.items() if topics is None or name in topics}
+    file = FileBytes(blob)
+    for span in spans:
+        elsewhere = span.channels is not None and not span.channels & wanted.keys()
+        if span.first >= stop or span.last < start or elsewhere:
+            continue
+        try:
+            for channel, sequence, time, data in inside(file, span):
+                if channel in wanted and start <= time < stop:
+                    yield LogMessage(wanted[channel], time, sequence, data)
+        except CorruptFileError as error:
+            raise damaged(blob, error.message) from None
 
 
 def unpacked(data: memoryview, compression: str, size: int, /) -> memoryview:

@@ -17,7 +17,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import CorruptFileError, in_line
-from seqlake.formats.mcap.logs import LAST, FileBytes, LogMessage, LogSpan, Record, Topic, damaged, unpacked
+from seqlake.formats.mcap.logs import (
+    LAST,
+    FileBytes,
+    LogMessage,
+    LogSpan,
+    Record,
+    Topic,
+    damaged,
+    messages_of,
+    unpacked,
+)
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
@@ -67,25 +77,12 @@ class McapLog:
         Raises:
             CorruptFileError: A chunk that is needed is damaged.
         """
-        wanted = {
-            number: self.topics[place].name
-            for number, place in self.channels.items()
-            if topics is None or self.topics[place].name in topics
-        }
-        file = FileBytes(self.blob)
-        for span in self.spans:
-            if (
-                span.first >= stop
-                or span.last < start
-                or (span.channels is not None and not span.channels & wanted.keys())
-            ):
-                continue
-            try:
-                for channel, sequence, time, data in _messages_in(_content(file, span)):
-                    if channel in wanted and start <= time < stop:
-                        yield LogMessage(wanted[channel], time, sequence, data)
-            except CorruptFileError as error:
-                raise damaged(self.blob, error.message) from None
+        names = {number: self.topics[place].name for number, place in self.channels.items()}
+
+        def inside(file: FileBytes, span: LogSpan) -> Iterator[tuple[int, int, int, memoryview]]:
+            return _messages_in(_content(file, span))
+
+        yield from messages_of(self.blob, self.spans, names, inside, topics=topics, start=start, stop=stop)
 
     def check(self) -> Iterator[str]:
         """What is wrong with its chunks, all of which are unpacked."""
