@@ -31,7 +31,7 @@ from seqlake import protocols
 from seqlake.errors import SeqlakeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _RECORDS = {
@@ -184,6 +184,32 @@ def _proven(document: Any) -> Any:
 
 def _digest(held: Any) -> str:
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+
+
+def by_part(receipts: Sequence[object], /) -> list[dict[str, Any]]:
+    """Receipts that name their part, in the order of the parts; of two for one part the later counts.
+
+    Args:
+        receipts: What the `write` of a sink returned, each a dict with `part`.
+
+    Raises:
+        SeqlakeError: One is none, or a part in between has none; nothing may be committed then.
+
+    Example:
+        >>> by_part([{"part": 1, "rows": 2}, {"part": 0, "rows": 3}])
+        [{'part': 0, 'rows': 3}, {'part': 1, 'rows': 2}]
+    """
+    ordered: dict[int, dict[str, Any]] = {}
+    for receipt in receipts:
+        if not isinstance(receipt, dict) or not isinstance(receipt.get("part"), int):
+            raise SeqlakeError(f"Expected receipts of a sink, found {receipt!r:.80}; nothing was committed.")
+        ordered[receipt["part"]] = receipt
+    missing = sorted(set(range(max(ordered, default=-1) + 1)) - set(ordered))
+    if missing:
+        raise SeqlakeError(
+            f"Parts {missing} have no receipt; nothing was committed.", hint="Write them, then commit again."
+        )
+    return [ordered[part] for part in sorted(ordered)]
 
 
 def encode(value: object, /) -> Any:

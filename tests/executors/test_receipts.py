@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from seqlake.errors import SeqlakeError
 from seqlake.protocols import Copied, Transaction, Version, Written
-from seqlake.receipts import WorkFolder, decode, encode
+from seqlake.receipts import WorkFolder, by_part, decode, encode
 
 plain = st.one_of(
     st.none(),
@@ -118,3 +118,13 @@ def test_a_receipt_half_written_does_not_count(tmp_path):
     work.begin({})
     (tmp_path / "part-00000.json.tmp").write_text("{")
     assert work.receipts() == {}
+
+
+def test_receipts_by_part_are_whole_or_refused():
+    assert by_part([]) == []
+    assert by_part([{"part": 0, "n": 1}, {"part": 1}, {"part": 0, "n": 2}]) == [{"part": 0, "n": 2}, {"part": 1}]
+    with pytest.raises(SeqlakeError, match=r"Parts \[0, 2\] have no receipt"):
+        by_part([{"part": 3}, {"part": 1}])
+    for wrong in (None, [], {"rows": 3}, {"part": "1"}):
+        with pytest.raises(SeqlakeError, match="Expected receipts of a sink"):
+            by_part([{"part": 0}, wrong])

@@ -10,8 +10,9 @@ from seqlake.dataset.writing.ingest import with_lengths
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.dataset.writing.splitting import Splitter
 from seqlake.dataset.writing.staging import ShardShape, Staging
-from seqlake.errors import SeqlakeError, ValidationError
-from seqlake.protocols import Change, Transaction, Written
+from seqlake.errors import ValidationError
+from seqlake.protocols import Change, Transaction
+from seqlake.receipts import by_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -110,17 +111,10 @@ class TableSink:
             DuplicateSequenceError: An id occurs twice, or is in the table already.
             CommitConflictError: A rival changed what this commit needs.
         """
-        by_part: dict[int, Sequence[Written]] = {}
         for receipt in receipts:
             if not isinstance(receipt, dict) or not {"part", "written"} <= receipt.keys():
                 raise ValidationError(f"Expected a receipt of TableSink.write, found {receipt!r}.")
-            by_part[receipt["part"]] = receipt["written"]
-        missing = sorted(set(range(max(by_part, default=-1) + 1)) - set(by_part))
-        if missing:
-            raise SeqlakeError(
-                f"Parts {missing} have no receipt; nothing was committed.", hint="Write them, then commit again."
-            )
-        written = tuple(one for part in sorted(by_part) for one in by_part[part])
+        written = tuple(one for receipt in by_part(receipts) for one in receipt["written"])
         change = Change(operation="append", add=written)
         version: Version = self.table.commit(change, transaction=self.transaction)
         return version

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.errors import SeqlakeError, ValidationError
+from seqlake.errors import ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store, read_all
@@ -18,6 +18,7 @@ from seqlake.formats.l5kit.layout import CHILDREN
 from seqlake.formats.l5kit.mapping import KEY, SCENE, Mapping, kind_of
 from seqlake.formats.l5kit.store import FRAME_INTERVAL, FRAMES, MASKS, SCENES
 from seqlake.formats.l5kit.writing import Appender, StoreWriter, publish, staged_store
+from seqlake.receipts import by_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,11 +139,7 @@ class L5kitSink:
         Raises:
             ValidationError: Rows of a store whose intervals do not tile are missing.
         """
-        by_part = {one["part"]: one for one in receipts if isinstance(one, dict)}
-        missing = sorted(set(range(max(by_part, default=-1) + 1)) - set(by_part))
-        if missing:
-            raise SeqlakeError(f"Parts {missing} have no receipt; nothing was written.", hint="Write them first.")
-        ordered = [by_part[number] for number in sorted(by_part)]
+        ordered = by_part(receipts)
         totals = {name: sum(one["counts"][name] for one in ordered) for name in self.arrays}
         if not self.mapping.tiles:
             totals = {name: self.mapping.arrays[name].shape[0] for name in self.arrays}

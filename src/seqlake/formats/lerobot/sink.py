@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from seqlake.errors import CorruptFileError, DecodeError, MissingFileError, SeqlakeError, ValidationError
+from seqlake.errors import CorruptFileError, DecodeError, MissingFileError, ValidationError
 from seqlake.files.allowed import OUTSIDE
 from seqlake.files.credentials import Storage
 from seqlake.files.local import remove_empty_folders
@@ -51,6 +51,7 @@ from seqlake.formats.lerobot.stepping import FeatureSteps, PictureSteps, step_ty
 from seqlake.formats.lerobot.tasks import TASK_INDEX
 from seqlake.media.video.opening import open_video
 from seqlake.protocols import Source
+from seqlake.receipts import by_part
 from seqlake.spec.schema import ID
 from seqlake.windows.sources import inline_blob, place_of
 
@@ -114,11 +115,7 @@ class LeRobotSink:
         """
         store: Any = open_store(self.location, storage=self.storage)
         if not exists(store, INFO):  # else it was made, and only the parts are left to remove
-            by_part = {one["part"]: one for one in receipts if isinstance(one, dict)}
-            missing = sorted(set(range(max(by_part, default=-1) + 1)) - set(by_part))
-            if missing:
-                raise SeqlakeError(f"Parts {missing} have no receipt; nothing was written.", hint="Write them first.")
-            ordered = [by_part[number] for number in sorted(by_part)]
+            ordered = by_part(receipts)
             if not ordered:
                 raise ValidationError("There is no sequence to write, and LeRobot opens no folder without episodes.")
             Assembly(store, self.plan, self.folder, self.schema, ordered).run()

@@ -26,6 +26,7 @@ from seqlake.formats.mcap.ours import FORMAT, NOTE
 from seqlake.formats.mcap.schemas import message_class
 from seqlake.media import format_of
 from seqlake.plugins import require
+from seqlake.receipts import by_part
 from seqlake.spec.alignment import clock_of, exact, own_rate
 from seqlake.spec.column_types import Video
 from seqlake.spec.schema import is_binary, is_text
@@ -210,7 +211,7 @@ class McapSink:
             SeqlakeError: Two sequences would have one file.
         """
         store: Any = open_store(self.location, storage=self.storage)
-        placed = [(one["part"], name) for one in receipts if isinstance(one, dict) for name in one["names"]]
+        placed = [(one["part"], name) for one in by_part(receipts) for name in one["names"]]
         names = [name for _, name in placed]
         if len(set(names)) < len(names):
             raise SeqlakeError("Two sequences have the same id: nothing was written.")

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.arguments import FLAG, MAPPING, TEXT, Kind, takes
-from seqlake.errors import SeqlakeError, ValidationError
+from seqlake.errors import ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store
@@ -24,6 +24,7 @@ from seqlake.formats.rlds.scan import FEATURES, INFO
 from seqlake.formats.rlds.survey import SPLIT
 from seqlake.formats.rlds.tfrecord import framed
 from seqlake.media import encode_image, format_of, image
+from seqlake.receipts import by_part
 from seqlake.spec.schema import is_list, is_text
 from seqlake.windows.sources import MediaFiles
 
@@ -191,9 +192,7 @@ class RldsSink:
 
     def commit(self, receipts: Sequence[object], /) -> None:
         """Give the files their names, then write what makes them a dataset."""
-        ordered = sorted((one for one in receipts if isinstance(one, dict)), key=lambda one: one["part"])
-        if [one["part"] for one in ordered] != list(range(len(receipts))):
-            raise SeqlakeError("Parts have no receipt; nothing was written.", hint="Write them first.")
+        ordered = by_part(receipts)
         store = open_store(self.location, storage=self.storage)
         splits = []
         for split in dict.fromkeys(split for one in ordered for split in one["counts"]):

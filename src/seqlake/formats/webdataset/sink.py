@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from seqlake.arguments import whole
-from seqlake.errors import SeqlakeError, ValidationError
+from seqlake.errors import ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats._frames import has_frames, picture_bytes, stored_pictures
 from seqlake.media import format_of
+from seqlake.receipts import by_part
 from seqlake.spec.schema import is_binary, is_list, is_text
 from seqlake.windows.sources import MediaFiles, place_of
 
@@ -173,9 +174,7 @@ class TarSink:
 
     def commit(self, receipts: Sequence[object], /) -> None:
         """Give the shards their names, in the order of the parts."""
-        ordered = sorted((one for one in receipts if isinstance(one, dict)), key=lambda one: one["part"])
-        if [one["part"] for one in ordered] != list(range(len(receipts))):
-            raise SeqlakeError("Parts have no receipt; nothing was written.", hint="Write them first.")
+        ordered = by_part(receipts)
         store = open_store(self.location, storage=self.storage)
         counts: dict[str, int] = {}
         for one in ordered:

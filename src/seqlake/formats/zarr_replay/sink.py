@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.arguments import MAPPING, Kind, takes, whole
-from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store
@@ -21,6 +21,7 @@ from seqlake.formats._frames import frames_of, has_frames
 from seqlake.formats._zarr.metadata import BLOSC, ArrayMetadata, encode, encoder
 from seqlake.formats._zarr.places import ROOT
 from seqlake.formats.zarr_replay.layout import DATA, ENDS, META
+from seqlake.receipts import by_part
 from seqlake.spec.schema import is_list, is_number, is_text
 from seqlake.windows.sources import MediaFiles
 
@@ -189,9 +190,7 @@ class ReplaySink:
         Raises:
             ValidationError: Pictures of several sizes.
         """
-        ordered = sorted((one for one in receipts if isinstance(one, dict)), key=lambda one: one["part"])
-        if [one["part"] for one in ordered] != list(range(len(receipts))):
-            raise SeqlakeError("Parts have no receipt; nothing was written.", hint="Write them first.")
+        ordered = by_part(receipts)
         store = open_store(self.location, storage=self.storage)
         names = array_names(self.columns, self.schema)
         lengths = np.array([one for receipt in ordered for one in receipt["lengths"]], np.int64)
