@@ -118,7 +118,7 @@ def compute(
     sequence's windows become its steps; any other column takes one window a sequence.
 
     Scalars and embeddings lie beside the shards, which stay as they are; shards with new trajectories are written anew.
-    Sequences of other versions that came meanwhile read null: run it again with `only="missing"`.
+    Sequences that came meanwhile read null: run it again with `only="missing"`.
 
     Args:
         dataset: Changed in its newest version, which it then shows.
@@ -177,11 +177,12 @@ def compute(
     temporary = nullcontext(work) if work is not None else tempfile.TemporaryDirectory(prefix="seqlake-compute-")
     with enabled(progress), temporary as place, saying(message):
         folder = WorkFolder(Path(place))
-        folder.begin(_identity(run))
-        tables, failures = _computed(run, folder, executor)
-        table = pa.concat_tables([results.arrow.empty_table(), *tables])
-        version = evolving.fill(dataset, {name: results[name] for name in columns}, table)
-        _clear(folder)
+        with folder.locked():
+            folder.begin(_identity(run))
+            tables, failures = _computed(run, folder, executor)
+            table = pa.concat_tables([results.arrow.empty_table(), *tables])
+            version = evolving.fill(dataset, {name: results[name] for name in columns}, table)
+            _clear(folder)
     return Computed(version=version, rows=len(table), failures=tuple(failures))
 
 
@@ -222,7 +223,6 @@ def _identity(run: _Run) -> dict[str, Any]:
     return {
         "format": 1,
         "source": run.source.fingerprint,
-        "rows": hashlib.sha256(repr([shard.key for shard in run.source.shards()]).encode()).hexdigest(),
         "function": _called(run.function),
         "setup": None if run.setup is None else _called(run.setup),
         "columns": json.dumps(run.results.to_json(), sort_keys=True),

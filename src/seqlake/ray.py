@@ -18,6 +18,7 @@ from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.streaming import one_shard
 from seqlake.dataset.writing.sink import TableSink
 from seqlake.errors import CommitUnknownError, DatasetNotFoundError, SchemaMismatchError
+from seqlake.files.locations import absolute
 from seqlake.plugins import require
 from seqlake.shards.rows import Rows
 from seqlake.spec.schema import Schema
@@ -83,6 +84,7 @@ def write(
     schema: Schema | Mapping[str, Any] | None = None,
     /,
     *,
+    root: str | os.PathLike[str] | None = None,
     storage: Mapping[str, str] | None = None,
 ) -> Dataset:
     """Write the rows of a `ray.data.Dataset`: each task stages shards, one commit shows them all.
@@ -91,6 +93,8 @@ def write(
         rows: With the column `sequence_id` and those of the schema; others are left out.
         location: A dataset, which is appended to; or a new place.
         schema: Of a new dataset.
+        root: What relative file references of the rows resolve against, as the root of the dataset that they were read
+            of; by default the folder that this process is in. The files are copied in.
         storage: Options of its store.
 
     Returns:
@@ -117,7 +121,7 @@ def write(
             dataset = open_dataset(location, storage=storage)
         sink = TableSink(table=dataset.table, schema=dataset.schema, transaction=dataset.table.begin())
         try:
-            rows.write_datasink(_sink(data, sink))
+            rows.write_datasink(_sink(data, sink, absolute(os.getcwd() if root is None else root)))  # noqa: PTH109 - a text
         except CommitUnknownError:
             raise  # it may have been made
         except BaseException:
@@ -218,14 +222,14 @@ def _source(data: Any, excerpt: Excerpt, tasks: Sequence[_Task], *, projected: b
     return Sequences()
 
 
-def _sink(data: Any, sink: TableSink) -> Any:
+def _sink(data: Any, sink: TableSink, root: str) -> Any:
     """A `Datasink` whose tasks stage parts."""
 
     class Sequences(data.Datasink):  # type: ignore[misc]
         """Rows that become shards of one commit."""
 
         def write(self, blocks: Iterable[Any], ctx: Any) -> dict[str, Any]:
-            return sink.write(ctx.task_idx, _conformed(blocks, sink.schema), root=os.getcwd())  # noqa: PTH109 - a text
+            return sink.write(ctx.task_idx, _conformed(blocks, sink.schema), root=root)
 
         def on_write_complete(self, write_result: Any) -> None:
             receipts = sorted(write_result.write_returns, key=lambda receipt: int(receipt["part"]))

@@ -84,6 +84,19 @@ def test_what_is_written_is_one_commit(ds, tmp_path) -> None:
     assert len(sl.open(tmp_path / "out")) == 36
 
 
+def test_files_are_copied_in_from_the_root_that_is_named(tmp_path) -> None:
+    schema = sl.Schema({"cam": sl.Video(fps=10), "action": sl.Trajectory(dim=1, fps=10)})
+    ds = sl.create(tmp_path / "films", schema)
+    frames = np.random.default_rng(0).integers(0, 255, (4, 32, 32, 3), dtype=np.uint8)
+    with ds.writer() as writer:
+        writer.add("a", cam=frames, action=np.zeros((4, 1)))
+    out = sl.ray.write(sl.ray.read(ds), tmp_path / "out", schema, root=ds.root)
+    assert np.array_equal(out[0]["cam"][:], ds[0]["cam"][:])
+    assert not out.validate(depth="files").errors
+    with pytest.raises(Exception, match="not there"):
+        sl.ray.write(sl.ray.read(ds), tmp_path / "lost", schema)
+
+
 def broken(batch):
     raise ArithmeticError(f"broken on purpose: {len(batch)}")
 

@@ -62,7 +62,7 @@ out = click.argument("out", metavar="OUT", shell_complete=complete_paths)
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 overwrite = click.option("--overwrite", is_flag=True, help="Replace what seqlake wrote there before.")
 jobs = click.option(
-    "-j", "--jobs", "--workers", "workers", type=click.IntRange(min=1), help="Processes (default: one a core)."
+    "-j", "--jobs", "--workers", "workers", type=click.IntRange(min=1), help="Tasks at a time (default: one a core)."
 )
 where = click.option("--where", metavar="SQL", help="Only rows for which this holds.")
 
@@ -283,7 +283,7 @@ class Choice:
 def executor(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--on`, `--jobs` and `--address`, handed over as `on`: an executor, or None where none is given."""
 
-    @click.option("--on", metavar="ENGINE", help="What runs it: processes, or ray (default: this process alone).")
+    @click.option("--on", metavar="ENGINE", help="What runs it: processes or ray.")
     @jobs
     @click.option("--address", help="With --on ray: of the cluster.")
     def wrapped(*, on: str | None, workers: int | None, address: str | None, **others: Any) -> Any:
