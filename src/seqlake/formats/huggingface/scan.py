@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ SPLIT = "split"
 _THREADS = 4
 _OTHERS = ("mixtrain.json", "meta/info.json", "index.json")  # of a format that may hold such Parquet, and counts
 _MARKS = {layout.DICT: b'"splits"', layout.STATE: b'"_data_files"'}
+_LOOKED_AT = 4096  # names of a folder, which may be of anything
 _MOST_MARK = 64 << 20
 
 
@@ -60,7 +62,8 @@ def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bo
             return False
         if any(_has(store, path, mark) for path, mark in _MARKS.items()):
             return True
-        paths = folders.chosen((path for path, _ in store.list()), root=root, parquet_only=True)
+        names = (path for path, _ in islice(store.list(), _LOOKED_AT))
+        paths = folders.chosen(names, root=root, parquet_only=True)
         return bool(paths) and KEY in (read_footer(store.blob(paths[0])).metadata.metadata or {})
     except UnsafeReferenceError:
         raise  # what it is can be said once that is allowed
