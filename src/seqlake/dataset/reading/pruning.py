@@ -140,6 +140,51 @@ def condition_over(tree: object, columns: Sequence[str], /, *, table: str) -> di
     return {"error": False, "statements": [{"node": asked, "named_param_map": []}]}
 
 
+def first_over(tree: object, columns: Sequence[str], /, *, table: str, row: str) -> dict[str, Any] | None:
+    """A statement that gives the numbers of the rows that an order and a LIMIT leave of a statement.
+
+    Args:
+        tree: As for `parts_of`. Whether each row gives one is not looked at.
+        columns: Those that its condition and its order may name.
+        table: As for `parts_of`.
+        row: The name of the row's number.
+
+    Returns:
+        As `json_deserialize_sql` takes it; None where the condition or the order needs other columns, rows are
+        grouped, or nothing is left out.
+    """
+    node = _only_scan(tree, table)
+    if node is None or not _is_plain(node):
+        return None
+    kinds = [one.get("type") for one in node.get("modifiers", ())]
+    if kinds != ["ORDER_MODIFIER", "LIMIT_MODIFIER"]:
+        return None
+    order, limit = node["modifiers"]
+    ordered = [one.get("expression") for one in order["orders"]]
+    whole = limit.get("limit_type", "ROW_COUNT") == "ROW_COUNT" and limit.get("offset") is None
+    if not whole or (limit.get("limit") or {}).get("class") != "CONSTANT":
+        return None
+    if any(not _references(one) for one in ordered):  # a number there is a place in the list of what is selected
+        return None
+    known = {name.casefold() for name in columns}
+    known -= {str(one.get("alias", "")).casefold() for one in node["select_list"]}  # which an order means first
+    names = {node["from_table"].get("alias") or table}
+    if not _names_only([node.get("where_clause"), ordered], known, tables=names):
+        return None
+    number = {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "column_names": [row]}
+    return {"error": False, "statements": [{"node": {**node, "select_list": [number]}, "named_param_map": []}]}
+
+
+def _is_plain(node: dict[str, Any]) -> bool:
+    """Whether a SELECT groups nothing and takes nothing from elsewhere."""
+    grouped = any(node.get(name) for name in ("group_expressions", "group_sets", "having", "qualify"))
+    return not grouped and not node["cte_map"]["map"] and node.get("aggregate_handling") == "STANDARD_HANDLING"
+
+
+def _references(tree: Any) -> bool:
+    return any(one.get("class") == "COLUMN_REF" for one in _nodes(tree))
+
+
 def names_in(tree: object, /, *, table: str) -> set[str] | None:
     """All names of columns, in small letters, that a statement over a table alone may mean; None where others count.
 
