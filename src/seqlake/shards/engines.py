@@ -128,16 +128,16 @@ def read_trailer(blob: Blob, /, *, tail: int, end: memoryview | None = None) -> 
     nbytes, encoded, sums, rows = (int(pointed[n]) for n in (1, 2, 3, 4))
     block = _part(blob, nbytes, at, end=end) if nbytes + encoded + 4 * sums < at else memoryview(b"")
     if _digest(block, pointed[0][: pointed.start(5)]) != pointed[5] or sums != -(-nbytes // PIECE):
-        raise _changed(blob, "what is said of it at its end")
+        raise changed(blob, "what is said of it at its end")
     index = decode(bytes(block[:encoded]), nbytes=blob.size)
     checksums = np.frombuffer(block[encoded : encoded + 4 * sums], "<u4")
     try:
         ids, schema = _unpacked(block[encoded + 4 * sums :], nbytes=blob.size)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
-        raise _changed(blob, f"its ids: {error}") from None
+        raise changed(blob, f"its ids: {error}") from None
     counts = {ids.num_rows, *(entry.steps.size for entry in index.columns.values())}
     if counts != {rows} or not set(index.columns) <= set(schema.names):
-        raise _changed(blob, f"{rows} rows by one number, {sorted(counts)} by others")
+        raise changed(blob, f"{rows} rows by one number, {sorted(counts)} by others")
     return Trailer(index=index, checksums=checksums, nbytes=nbytes, rows=rows, schema=schema, ids=ids)
 
 
@@ -291,10 +291,11 @@ class PortionProof(PieceProof):
 
     def _compare(self, piece: int, data: memoryview) -> None:
         if crc32(data) != self.checksums[piece]:
-            raise _changed(self.blob, f"column {self.column!r}, byte {self.starts[piece]} and on")
+            raise changed(self.blob, f"column {self.column!r}, byte {self.starts[piece]} and on")
 
 
-def _changed(blob: Blob, where: str) -> CorruptFileError:
+def changed(blob: Blob, where: str, /) -> CorruptFileError:
+    """The error of bytes that are not those which were written, and where they lie."""
     return CorruptFileError(
         f"Expected the bytes that were written to {blob.location}, found others ({where}).",
         path=blob.location,
@@ -508,9 +509,9 @@ class EngineReader:
         """Its pieces, those that were compared in this process only if they are to be `anew`."""
         if self.trailer is None:
             return
-        wanted = np.arange(len(self._proven)) if anew else np.flatnonzero(~self._proven)
-        for first in range(0, len(wanted), _AT_ONCE):
-            self._pieces(wanted[first : first + _AT_ONCE])
+        if anew:
+            self._proven[:] = False
+        self.compare_parts(np.array([0]), np.array([self.trailer.nbytes]))
 
     @cached_property
     def _proven(self) -> NDArray[np.bool_]:
@@ -524,9 +525,22 @@ class EngineReader:
         parts = self.blob.ranges(wanted * PIECE, np.minimum((wanted + 1) * PIECE, self.trailer.nbytes))
         for piece, part in zip(wanted.tolist(), parts, strict=True):
             if crc32(part) != self.trailer.checksums[piece]:
-                raise _changed(self.blob, f"byte {piece * PIECE} and on")
+                raise changed(self.blob, f"byte {piece * PIECE} and on")
             self._proven[piece] = True
         return parts
+
+    def compare_parts(self, starts: Ints, stops: Ints, /) -> None:
+        """Compare the pieces of the engine's file in which these parts lie, but those that were in this process.
+
+        Raises:
+            CorruptFileError: They are not what was written.
+        """
+        wanted = np.zeros(len(self._proven), np.bool_)
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            wanted[start // PIECE : -(-stop // PIECE)] |= stop > start
+        pieces = np.flatnonzero(wanted & ~self._proven)
+        for first in range(0, len(pieces), _AT_ONCE):
+            self._pieces(pieces[first : first + _AT_ONCE])
 
     def compared(self, start: int, stop: int, /) -> bytes:
         """A part of the file for an engine that reads it through us: nothing that changed gets to its decoder.
@@ -570,7 +584,7 @@ class EngineReader:
 
     def _as_stored(self, table: pa.Table, names: list[str], rows: int) -> pa.RecordBatch:
         if table.num_rows != rows:
-            raise _changed(self.blob, f"{table.num_rows} rows instead of {rows}")
+            raise changed(self.blob, f"{table.num_rows} rows instead of {rows}")
         batch = takeable(table.combine_chunks().to_batches()[0].select(names))
         arrays = [recast(array, self.schema.field(name).type) for name, array in zip(names, batch.columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in names]))
