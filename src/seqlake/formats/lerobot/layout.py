@@ -16,7 +16,7 @@ INFO = "meta/info.json"
 STATS = "meta/stats.json"
 """Of the whole dataset; v2.0 and v3.0."""
 
-TASKS = "meta/tasks.parquet"
+TASKS, SUBTASKS = "meta/tasks.parquet", "meta/subtasks.parquet"
 EPISODES = "meta/episodes"
 """The folder of files with one row an episode, of v3.0."""
 
