@@ -37,6 +37,13 @@ OFTEN = (
     "L5Kit, zip",
     "HDF5, a file an episode",
     "RLDS",
+    "LeRobot, v3.0",
+    "MCAP, ROS 2",
+    "bag, ROS 1",
+    "replay buffer, zarr 3",
+    "WebDataset",
+    "Hugging Face",
+    "row a step, CSV",
 )
 
 
