@@ -6,7 +6,6 @@ import bz2
 import gzip
 import io
 import lzma
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -97,7 +96,7 @@ class UnpackedBlob:
                         if size > most:
                             raise self._damaged(f"it holds more than {most:,} bytes, half of what is free here")
                         file.write(piece)
-            except (OSError, EOFError, ValueError, lzma.LZMAError, zlib_error, *_foreign(self.location)) as error:
+            except _damage(self.location) as error:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise  # of the disk, not of what is in the file
                 if isinstance(error, CorruptFileError):
@@ -143,6 +142,7 @@ def _opened(name: str, file: io.BufferedReader) -> Any:
     return require("zstandard", extra="mds").ZstdDecompressor().stream_reader(file, read_across_frames=True)
 
 
-def _foreign(name: str) -> tuple[type[Exception], ...]:
-    """Errors of a package that is no part of Python."""
-    return (require("zstandard", extra="mds").ZstdError,) if os.fspath(name).lower().endswith(".zst") else ()
+def _damage(name: str) -> tuple[type[Exception], ...]:
+    """What those who unpack raise for what is damaged."""
+    plain = (OSError, EOFError, ValueError, lzma.LZMAError, zlib_error)
+    return (*plain, require("zstandard", extra="mds").ZstdError) if name.lower().endswith(".zst") else plain
