@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INFO = "meta/info.json"
+OWN = "seqlake"
+"""A key of `info.json`, which others pass over: `column_types` of columns in the list of episodes."""
+
 STATS = "meta/stats.json"
 """Of the whole dataset; v2.0 and v3.0."""
 
