@@ -81,7 +81,7 @@ class UnpackedBlob:
         return _HELD.keep(key, self._unpacked(), copied=False) if held is None else held
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Parts of it."""
+        """Parts of what is in it, without copies."""
         view = self.view()
         return [view[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 

@@ -154,8 +154,8 @@ def schema_of(info: Info, columns: LeRobotColumns, episodes: Episodes, tasks: Ma
 
 def _said_of(info: Info, name: str, kind: pa.DataType) -> ColumnType | None:
     """What a column of episodes meant before it was written here, where that can still be."""
-    own = info.fields.get(OWN)
-    types = own.get("column_types") if isinstance(own, dict) else None
+    kept = info.fields.get(OWN)
+    types = kept.get("column_types") if isinstance(kept, dict) else None
     said = types.get(name) if isinstance(types, dict) else None
     if not isinstance(said, dict):
         return None

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError, ReadOnlyError, SeqlakeError
 from seqlake.files.locations import join
 from seqlake.files.stores import exists, read_all
-from seqlake.formats.lerobot.layout import EPISODES, EPISODES_JSONL, EPISODES_PATH, fill
+from seqlake.formats.lerobot.layout import EPISODES, EPISODES_JSONL, EPISODES_PATH, SUBTASKS, fill
 from seqlake.shards import parquet
 from seqlake.spec.schema import is_list, is_number, is_text, without_views
 
@@ -281,8 +281,6 @@ def subtask_names(store: Store, /) -> dict[int, str]:
         InvalidMetadataError: The file cannot be used.
         CorruptFileError: It is damaged.
     """
-    from seqlake.formats.lerobot.layout import SUBTASKS
-
     return _texts_by_number(store, SUBTASKS, "subtask") if exists(store, SUBTASKS) else {}
 
 
