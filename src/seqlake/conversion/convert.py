@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -21,7 +20,16 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.abilities import Discards, KeepsFiles, OpensFiles, Renews, ability, storage_of
-from seqlake.conversion.planning import LEAST_ENCODED, LEAST_PER_PART, PartTask, Plan, RowRange, plan
+from seqlake.conversion.planning import (
+    LEAST_ENCODED,
+    LEAST_PER_PART,
+    PartTask,
+    Plan,
+    RowRange,
+    plan,
+    stable_text,
+    takes_rate,
+)
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by, taken_by, writing_options
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing import conforming, splitting
@@ -145,7 +153,9 @@ def convert(
             `timestamps`, `keep_constant` and `map` are options as well, whatever the source is.
         images: What becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping of
             columns to these.
-        fps: With videos: frames per second, where the source tells no rate.
+        fps: Steps per second, for all that take such an option: the reader of a source given by its location (HDF5;
+            MCAP and bags, which it puts on that clock), rows put together by `steps`, videos made of images where the
+            source tells no rate, and the writer of `to` (LeRobot).
         encoding: With videos: how they are encoded, all or by column.
         files: What happens to relative file references: `"copy"`, `"hardlink"` or `"reference"`. `"split"` copies, too,
             and where rows share a video gives each a file of its own, by copying packets. So it is by default, but for
@@ -238,11 +248,15 @@ def prepare(
     if to is not None:
         mine = writing_options(to)
         reading = {name: options.pop(name) for name in _OF_ROWS if name in options and name not in mine}
+        if "fps" in given and takes_rate(source, storage, reading):
+            reading["fps"] = given["fps"] if "fps" in mine else given.pop("fps")
         options |= given
     else:
         reading = dict(options)
         if "images" not in given:  # then these are options of the source, if of anything
             reading |= {name: given[name] for name in ("fps", "encoding") if name in given}
+        elif "fps" in given and takes_rate(source, storage, reading):
+            reading["fps"] = given["fps"]
     readable = _opened(source, storage, reading)
     least = (
         LEAST_ENCODED if to is None and (given.get("images") or "bytes") not in ("bytes", "files") else LEAST_PER_PART
@@ -294,8 +308,8 @@ def prepare(
         **_identity(planned),
         "out": place,
         "to": to,
-        "options": _text(options_given),
-        "pictures": _text(pictures),
+        "options": stable_text(options_given),
+        "pictures": stable_text(pictures),
     }
     return Conversion(
         planned=planned, target=target, place=place, identity=identity, adopted=readable if adopt else None
@@ -474,21 +488,6 @@ def _identity(planned: Plan) -> dict[str, Any]:
         "columns": [[field.name, str(field.type)] for field in planned.schema.arrow],
         "parts": [[[p.shard.key, p.start, p.stop] for p in task.pieces] for task in planned.tasks],
     }
-
-
-def _text(value: object) -> str:
-    """A value as text that another process writes the same: no addresses, sets in order."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(_ordered(value)))
-
-
-def _ordered(value: object) -> object:
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
-    if isinstance(value, dict):
-        return {key: _ordered(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_ordered(item) for item in value]
-    return value
 
 
 def _run(

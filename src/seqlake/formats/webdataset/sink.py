@@ -22,6 +22,7 @@ from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats._frames import has_frames, picture_bytes, stored_pictures
+from seqlake.formats.webdataset.places import STAGED
 from seqlake.media import format_of
 from seqlake.receipts import by_part
 from seqlake.spec.schema import is_binary, is_list, is_text
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Store
     from seqlake.spec.schema import Column, Schema
 
-_STAGED = "_seqlake_parts"
 _SHARD_BYTES = 1 << 30
 _SPLIT = "split"
 _ENDINGS = {"jpeg": "jpg", "tiff": "tif"}
@@ -194,7 +194,7 @@ class TarSink:
         self._clear(store)
 
     def _clear(self, store: Store) -> None:
-        store.delete([path for path, _ in list_without_links(store) if path.startswith(f"{_STAGED}/")])
+        store.delete([path for path, _ in list_without_links(store) if path.startswith(f"{STAGED}/")])
         if is_local(self.location):
             remove_empty_folders(local_path(self.location))
 
@@ -364,4 +364,4 @@ def _plain(value: Any) -> Any:
 
 
 def _part(part: int, split: str, number: int) -> str:
-    return f"{_STAGED}/{part}/{split}-{number}.tar"
+    return f"{STAGED}/{part}/{split}-{number}.tar"

@@ -28,7 +28,7 @@ from seqlake.shards.parquet.held import HeldFiles
 from seqlake.shards.parquet.pages import read_header
 from seqlake.shards.proofs import PieceProof, proven
 from seqlake.shards.reading import count_only, rows_asked
-from seqlake.spec.schema import has_list_views
+from seqlake.spec.schema import has_list_views, has_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -289,10 +289,13 @@ class ParquetReader:
         leaves = [leaf for name in names for leaf in self.footer.leaves[name]]
         file, most = self._opened(group, leaves)
         size = min(size, most)
+        texts = [name for name in names if has_text(self.schema.field(name).type)]
         seen = 0
         try:
             for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=names, use_threads=False):
                 seen += batch.num_rows
+                for name in texts:
+                    batch.column(name).validate(full=True)  # bytes that are no UTF-8 raise a library's error far away
                 yield batch.select(names)
         except SeqlakeError:
             raise
