@@ -12,7 +12,7 @@ from seqlake.arguments import Kind, takes, whole
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.locations import absolute
 from seqlake.formats._recordings import FileEach
-from seqlake.formats.rerun.logging import RowLog, role_of
+from seqlake.formats.rerun.recording import RowLog, role_of
 from seqlake.plugins import require
 from seqlake.windows.sources import MediaFiles
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
 _RATE = Kind("steps per second", lambda value: 0 < value < 1e6)
-_OF_FILES = frozenset({"video", "image", "clouds", "geometry"})
+_OF_FILES = frozenset({"video", "images", "image", "clouds", "geometry"})
 
 
 def takes_files(schema: Schema, /) -> Collection[str]:
@@ -38,6 +38,7 @@ def dropped(schema: Schema, /) -> Mapping[str, str]:
     reasons = {
         "sound": "sound has no stable place in a recording yet",
         "deep": "steps of more than one axis are no series",
+        "bytes": "a recording has no place for bytes of this kind",
     }
     roles = {name: role_of(column, schema) for name, column in schema.items()}
     return {name: reasons[role] for name, role in roles.items() if role in reasons}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seqlake.errors import SeqlakeError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.formats._recordings import StepTimes
 from seqlake.formats.rerun.movies import asset_of, frames_of, picture_of
@@ -17,7 +18,7 @@ from seqlake.media import open_steps, spatial
 from seqlake.plugins import require
 from seqlake.protocols import Source
 from seqlake.spec.alignment import clock_of, own_rate
-from seqlake.spec.schema import is_list, is_text
+from seqlake.spec.schema import innermost, is_binary, is_list, is_number, is_text
 from seqlake.windows.sources import place_of
 
 if TYPE_CHECKING:
@@ -37,12 +38,13 @@ _POSITION = ("x", "y", "z")
 _QUATERNION = ("qx", "qy", "qz", "qw")
 _FRAMES = 16  # decoded at a time
 _PLOTS = 12  # panels of the layout; more are in the list of entities
-_PLAIN = (bool, int, float, str)
+_MILLIMETRES = 1000.0  # to the metre, of the depth that `frames_of` and `picture_of` give
+_FILES = {"3d": "geometry", "image": "image"}
 
 
 def role_of(column: Column, schema: Schema, /) -> str:
-    """What a column becomes: `id`, `times`, `signal`, `texts`, `image`, `clouds`, `video`, `geometry`, `value`; or why
-    it becomes nothing: `sound`, `deep`.
+    """What a column becomes: `signal`, `texts`, `images`, `image`, `clouds`, `video`, `geometry`, `value`; the `id` and
+    the `times` of others; or why it becomes nothing: `sound`, `deep`, `bytes`.
     """
     if column.name == schema.id:
         return "id"
@@ -52,13 +54,15 @@ def role_of(column: Column, schema: Schema, /) -> str:
     if column.category == "temporal":
         return "deep" if column.deep else "signal"
     if column.category == "frames":
-        return "clouds" if kind == "4d" else "image"
+        return "clouds" if kind == "4d" else "images"
     if column.medium == "video":
         return "video"
     if kind == "audio":
         return "sound"
-    if column.medium is not None or column.category == "file":
-        return "geometry" if kind == "3d" else "value"
+    if (column.inline or column.category == "file") and kind in _FILES:
+        return _FILES[kind]
+    if column.inline or is_binary(innermost(column.logical)):
+        return "bytes"
     return "texts" if is_list(column.logical) and is_text(column.logical.value_type) else "value"
 
 
@@ -114,7 +118,8 @@ class RowLog:
             logs: Mapping[str, Callable[[str, Column, Any], None]] = {
                 "signal": self._signal,
                 "texts": self._texts,
-                "image": self._images,
+                "images": self._images,
+                "image": self._image,
                 "clouds": self._clouds,
                 "video": self._video,
                 "geometry": self._geometry,
@@ -177,6 +182,20 @@ class RowLog:
         blobs = [picture_of(pictures[k], decoder, int(k), column.type, self._quality) for k in np.flatnonzero(there)]
         self._pictures(name, column, blobs, len(pictures), np.flatnonzero(there), None)
 
+    def _image(self, name: str, column: Column, cell: Any) -> None:
+        source = self._source(cell.as_py(), column)
+        if source is not None:
+            decoder = open_media(source)
+            try:
+                data = picture_of(source, decoder, 0, source.column, self._quality)
+            finally:
+                decoder.close()
+            made: Any = self._rr.EncodedImage(contents=data, media_type=_media_type(data))
+            if source.column.is_depth:
+                made = self._rr.EncodedDepthImage(data, media_type="image/png", meter=_MILLIMETRES)
+            self._stream.log(self._path(name), made, static=True)
+            self._seen["pictures"].append(name)
+
     def _clouds(self, name: str, column: Column, cell: Any) -> None:
         sources = [self._source(one, column) for one in cell.as_py()]
         clouds = [np.zeros((0, 3)) if one is None else spatial.xyz(spatial.points(one)) for one in sources]
@@ -235,9 +254,9 @@ class RowLog:
         assert column.type is not None
         if not len(numbers):
             return
-        if column.type.is_depth:  # of millimetres, as `frames_of` and `picture_of` give them
+        if column.type.is_depth:
             made = self._rr.EncodedDepthImage.columns(
-                blob=blobs, media_type=["image/png"] * len(blobs), meter=[1000.0] * len(blobs)
+                blob=blobs, media_type=["image/png"] * len(blobs), meter=[_MILLIMETRES] * len(blobs)
             )
         else:
             made = self._rr.EncodedImage.columns(blob=blobs, media_type=[_media_type(one) for one in blobs])
@@ -247,13 +266,10 @@ class RowLog:
 
     def _values(self) -> None:
         """What the row has once: properties of the recording."""
-        library, given = self._rr, []
-        for name, role in self._roles.items():
-            value = self._row.column(name)[0].as_py() if role == "value" else None
-            if value is not None:
-                given.append(library.AnyBatchValue(name, _property(value)))
-        if given:
-            self._stream.send_property("row", given)
+        names = [name for name, role in self._roles.items() if role == "value" and self._row.column(name)[0].is_valid]
+        values = [self._rr.AnyBatchValue(name, _property(self._row.column(name))) for name in names]
+        if values:
+            self._stream.send_property("row", values)
 
     # ---- times, places, layout
 
@@ -268,9 +284,11 @@ class RowLog:
         numbers: Ints | None = None,
     ) -> None:
         """Send the steps of a column, or some of them, with the times of their frames where nothing else says them."""
-        times = self._steps.of(column, count) if shown is None or column.timestamps in self._schema else shown
-        if times is not None and shown is not times:
-            times = times - self._steps.begin
+        if shown is not None and column.timestamps not in self._schema:
+            times: Ints | None = shown
+        else:
+            stamps = self._steps.of(column, count)
+            times = None if stamps is None else stamps - self._steps.begin
         frames = self._frames(column, count, times)
         chosen = slice(None) if numbers is None else numbers
         lines = [self._rr.TimeColumn("frame", sequence=frames[chosen])]
@@ -341,15 +359,19 @@ def _media_type(data: bytes) -> str:
     return "image/png" if data.startswith(b"\x89PNG") else "image/jpeg"
 
 
-def _property(value: Any) -> Any:
-    """A value of a row as a component: plain ones and lists of numbers as they are, others as JSON."""
-    if isinstance(value, bool | float | str):
-        return [value]
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return [value]
-    if isinstance(value, list) and value and all(isinstance(one, int | float) for one in value):
-        return value
-    return [json.dumps(value, ensure_ascii=False, default=str)] if isinstance(value, dict | list) else [str(value)]
+def _property(cell: pa.Array) -> pa.Array:
+    """The value of a row as a component: plain ones and lists of numbers as they are, others as text or JSON.
+
+    Arrow arrays, since of anything else Rerun infers a type, and keeps to it for all that has the same name.
+    """
+    kind = cell.type
+    if is_list(kind) and is_number(kind.value_type) and len(cell[0].values):
+        return cell[0].values
+    if pa.types.is_boolean(kind) or is_number(kind) or is_text(kind):
+        return cell
+    value = cell[0].as_py()
+    text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
+    return pa.array([text])
 
 
 __all__ = ["RowLog", "role_of"]
