@@ -285,7 +285,7 @@ class _Writing:
 def _own_types(arrow: pa.Schema, schema: Schema) -> pa.Schema:
     """The types of rows with those of the dataset wherever Spark has only a wider one for them."""
 
-    def own(one: pa.Field) -> pa.Field:
+    def narrowed(one: pa.Field) -> pa.Field:
         if one.name not in schema or conforming.fits_column(one.type, schema[one.name]):
             return one
         try:
@@ -294,7 +294,7 @@ def _own_types(arrow: pa.Schema, schema: Schema) -> pa.Schema:
             return one
         return one.with_type(schema[one.name].logical) if wider == one.type else one
 
-    return pa.schema([own(one) for one in arrow])
+    return pa.schema([narrowed(one) for one in arrow])
 
 
 def _schema(options: Mapping[str, str], place: str, storage: Mapping[str, str] | None, arrow: pa.Schema) -> Schema:

@@ -24,15 +24,15 @@ _CLOSE = 1000  # nanoseconds that two readers of a container may differ in
 _FARTHEST = 65_535  # millimetres
 
 
-def asset_of(source: Source, shown: Ints, /) -> tuple[bytes, Ints] | None:
+def asset_of(source: Source, instants: Ints, /) -> tuple[bytes, Ints] | None:
     """A video as an MP4 that Rerun reads, and the time of each frame in it.
 
     Packets are copied into a file of their own where the container is another one, holds more, or has Rerun read other
-    frames from it than are shown.
+    frames from it than are presented.
 
     Args:
         source: The video.
-        shown: [frames] when each is shown, in nanoseconds after the first.
+        instants: [frames] when each is presented, in nanoseconds after the first.
 
     Returns:
         The file, and [frames] nanoseconds; None where Rerun reads no such video.
@@ -41,28 +41,28 @@ def asset_of(source: Source, shown: Ints, /) -> tuple[bytes, Ints] | None:
     whole = source.first == 0 and source.count is None and not source.column.stream
     if whole and _head(blob)[4:8] == b"ftyp":
         data = _all_of(blob)
-        stamps = _stamps(data, shown)
+        stamps = _stamps(data, instants)
         if stamps is not None:
             return data, stamps
     with tempfile.TemporaryDirectory(prefix="seqlake-rerun-") as folder:
         path = Path(folder) / "clip.mp4"
         try:
-            cut(source, path, start=0, stop=len(shown))
+            cut(source, path, start=0, stop=len(instants))
         except DecodeError:
             return None
         data = path.read_bytes()
-    stamps = _stamps(data, shown) if data[4:8] == b"ftyp" else None
+    stamps = _stamps(data, instants) if data[4:8] == b"ftyp" else None
     return None if stamps is None else (data, stamps)
 
 
-def _stamps(data: bytes, shown: Ints) -> Ints | None:
-    """The time of each frame as Rerun reads them, if they are the frames that are shown."""
+def _stamps(data: bytes, instants: Ints) -> Ints | None:
+    """The time of each frame as Rerun reads them, if they are the frames that are presented."""
     library = require("rerun", extra="rerun")
     try:
         stamps = library.AssetVideo(contents=data, media_type="video/mp4").read_frame_timestamps_nanos()
     except (RuntimeError, ValueError):  # a codec, or a container, that it does not know
         return None
-    same = len(stamps) == len(shown) and bool((np.abs(stamps - stamps[0] - shown) <= _CLOSE).all())
+    same = len(stamps) == len(instants) and bool((np.abs(stamps - stamps[0] - instants) <= _CLOSE).all())
     return np.asarray(stamps, np.int64) if same else None
 
 

@@ -190,10 +190,10 @@ class RowLog:
                 data = picture_of(source, decoder, 0, source.column, self._quality)
             finally:
                 decoder.close()
-            made: Any = self._rr.EncodedImage(contents=data, media_type=_media_type(data))
+            entity: Any = self._rr.EncodedImage(contents=data, media_type=_media_type(data))
             if source.column.is_depth:
-                made = self._rr.EncodedDepthImage(data, media_type="image/png", meter=_MILLIMETRES)
-            self._stream.log(self._path(name), made, static=True)
+                entity = self._rr.EncodedDepthImage(data, media_type="image/png", meter=_MILLIMETRES)
+            self._stream.log(self._path(name), entity, static=True)
             self._seen["pictures"].append(name)
 
     def _clouds(self, name: str, column: Column, cell: Any) -> None:
@@ -212,10 +212,10 @@ class RowLog:
         colors = None if one.colors is None or not len(one.colors) else one.colors
         points = one.points.astype(np.float32)
         if len(one.faces):
-            made = self._rr.Mesh3D(vertex_positions=points, triangle_indices=one.faces, vertex_colors=colors)
+            entity = self._rr.Mesh3D(vertex_positions=points, triangle_indices=one.faces, vertex_colors=colors)
         else:
-            made = self._rr.Points3D(points, colors=colors)
-        self._stream.log(self._path(name), made, static=True)
+            entity = self._rr.Points3D(points, colors=colors)
+        self._stream.log(self._path(name), entity, static=True)
         self._seen["points"].append(self._path(name))
 
     def _video(self, name: str, column: Column, cell: Any) -> None:
@@ -229,38 +229,38 @@ class RowLog:
             if not count:
                 return
             base = decoder.time_base * _SECOND
-            shown = np.array([round(int(one - pts[0]) * base) for one in pts], np.int64)
-            held = None if column.type.is_depth else asset_of(source, shown)
+            instants = np.array([round(int(one - pts[0]) * base) for one in pts], np.int64)
+            held = None if column.type.is_depth else asset_of(source, instants)
             if held is None:
                 if not column.type.is_depth:
                     _log.warning("%s: its frames are written as pictures, since Rerun does not decode it.", name)
                 for start in range(0, count, _FRAMES):
                     numbers = np.arange(start, min(start + _FRAMES, count))
                     blobs = frames_of(decoder, numbers, column.type, self._quality)
-                    self._pictures(name, column, blobs, count, numbers, shown)
+                    self._pictures(name, column, blobs, count, numbers, instants)
                 return
         finally:
             decoder.close()
         data, stamps = held
         asset = self._rr.AssetVideo(contents=data, media_type="video/mp4")
         self._stream.log(self._path(name), asset, static=True)
-        self._send(name, column, count, self._rr.VideoFrameReference.columns_nanos(stamps), shown=shown)
+        self._send(name, column, count, self._rr.VideoFrameReference.columns_nanos(stamps), instants=instants)
         self._seen["pictures"].append(name)
 
     def _pictures(
-        self, name: str, column: Column, blobs: Sequence[bytes], count: int, numbers: Ints, shown: Ints | None
+        self, name: str, column: Column, blobs: Sequence[bytes], count: int, numbers: Ints, instants: Ints | None
     ) -> None:
         """Some steps of a column as pictures."""
         assert column.type is not None
         if not len(numbers):
             return
         if column.type.is_depth:
-            made = self._rr.EncodedDepthImage.columns(
+            entity = self._rr.EncodedDepthImage.columns(
                 blob=blobs, media_type=["image/png"] * len(blobs), meter=[_MILLIMETRES] * len(blobs)
             )
         else:
-            made = self._rr.EncodedImage.columns(blob=blobs, media_type=[_media_type(one) for one in blobs])
-        self._send(name, column, count, made, shown=shown, numbers=numbers)
+            entity = self._rr.EncodedImage.columns(blob=blobs, media_type=[_media_type(one) for one in blobs])
+        self._send(name, column, count, entity, instants=instants, numbers=numbers)
         if name not in self._seen["pictures"]:
             self._seen["pictures"].append(name)
 
@@ -280,12 +280,12 @@ class RowLog:
         count: int,
         columns: Any,
         *,
-        shown: Ints | None = None,
+        instants: Ints | None = None,
         numbers: Ints | None = None,
     ) -> None:
         """Send the steps of a column, or some of them, with the times of their frames where nothing else says them."""
-        if shown is not None and column.timestamps not in self._schema:
-            times: Ints | None = shown
+        if instants is not None and column.timestamps not in self._schema:
+            times: Ints | None = instants
         else:
             stamps = self._steps.of(column, count)
             times = None if stamps is None else stamps - self._steps.begin
@@ -306,8 +306,8 @@ class RowLog:
 
     def _path(self, *names: str) -> str:
         """An entity; names with two underscores in front are Rerun's own."""
-        own = names[0].startswith("__") or not names[0]
-        return str(self._rr.new_entity_path(["columns", *names] if own else list(names)))
+        theirs = names[0].startswith("__") or not names[0]
+        return str(self._rr.new_entity_path(["columns", *names] if theirs else list(names)))
 
     def _source(self, cell: Any, column: Column) -> Source | None:
         place = place_of(cell)
@@ -323,15 +323,15 @@ class RowLog:
         """Videos and what is in space above, a plot for each signal below."""
         blueprint = require("rerun.blueprint", extra="rerun")
         seen, path = self._seen, self._path
-        above = [blueprint.Spatial2DView(origin=path(name), name=name) for name in seen["pictures"]]
+        upper = [blueprint.Spatial2DView(origin=path(name), name=name) for name in seen["pictures"]]
         if seen["points"]:
-            above.append(blueprint.Spatial3DView(origin="/", contents=seen["points"], name="space"))
-        below = [
+            upper.append(blueprint.Spatial3DView(origin="/", contents=seen["points"], name="space"))
+        lower = [
             blueprint.TimeSeriesView(origin=path(name), contents="$origin", name=name)
             for name in seen["plots"][:_PLOTS]
         ]
-        below += [blueprint.TextLogView(origin=path(name), name=name) for name in seen["texts"]]
-        rows = [blueprint.Grid(*views) for views in (above, below) if views]
+        lower += [blueprint.TextLogView(origin=path(name), name=name) for name in seen["texts"]]
+        rows = [blueprint.Grid(*views) for views in (upper, lower) if views]
         timed = self._clock is not None or any(self._schema.stamp_columns)
         panel = blueprint.TimePanel(timeline="time" if timed else "frame")
         if not rows:
