@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +24,10 @@ from seqlake.dataset.opening import scan
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.streaming import conformed, one_shard
 from seqlake.dataset.writing import conforming
+from seqlake.dataset.writing.sink import TableSink
 from seqlake.dataset.writing.staging import ShardShape
 from seqlake.errors import (
+    CommitConflictError,
     CommitUnknownError,
     DatasetNotFoundError,
     InvalidMetadataError,
@@ -33,7 +35,8 @@ from seqlake.errors import (
     SeqlakeError,
     ValidationError,
 )
-from seqlake.files.locations import absolute
+from seqlake.files.local import remove_empty_folders
+from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.plugins import require
 from seqlake.shards.cells import cast
 from seqlake.spec.metadata import Metadata
@@ -43,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from seqlake.dataset.selection import Selection
-    from seqlake.protocols import Sink
 
 LEAST_PER_PARTITION = 4 << 20
 """Stored bytes that are worth a task of their own: what Spark takes opening a file to cost."""
@@ -220,9 +222,10 @@ class _Writing:
     """One write, from Spark's driver to its executors and back; picklable."""
 
     target: TableTarget
-    sink: Sink = field(repr=False)
+    sink: TableSink = field(repr=False)
     state: Mapping[str, Any] = field(repr=False)
     root: str
+    begun: float
 
     @staticmethod
     def begin(options: Mapping[str, str], arrow: pa.Schema) -> _Writing:
@@ -244,19 +247,29 @@ class _Writing:
             shape=ShardShape(),
             files="copy",
         )
+        sink: Any
         sink, state = target.begin(None)
-        return _Writing(target=target, sink=sink, state=state, root=root)
+        guarded: TableSink = replace(
+            sink, guarded=True
+        )  # Spark aborts while tasks are at work, and runs slow ones twice
+        return _Writing(target=target, sink=guarded, state=state, root=root, begun=time.time())
 
     def write(self, part: int, batches: Iterable[pa.RecordBatch]) -> object:
         """Stage the rows of one task; the sink's receipt."""
-        return self.sink.write(part, self._rows(batches), root=self.root)
+        try:
+            return self.sink.write(part, self._rows(batches), root=self.root)
+        except (CommitConflictError, OSError):
+            place = self.target.location
+            if self.state["made"] and is_local(place) and self.target.is_gone():
+                remove_empty_folders(local_path(place))  # which a task has made again after its dataset was undone
+            raise
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        last = 0.0
+        last = self.begun
         for batch in batches:
-            if time.monotonic() - last > _RENEW_SECONDS:  # what nobody renews may be cleared away
-                self.sink.renew()  # type: ignore[attr-defined] # a table's
-                last = time.monotonic()
+            if time.time() - last > _RENEW_SECONDS:  # what nobody renews may be cleared away
+                self.sink.renew()
+                last = time.time()
             types = _own_types(batch.schema, self.target.schema)
             arrays = [cast(batch.column(one.name), one.type, column=one.name) for one in types]
             yield from conforming.batches(pa.RecordBatch.from_arrays(arrays, schema=types), self.target.schema)
@@ -276,7 +289,7 @@ class _Writing:
     def undo(self) -> None:
         """Remove what was staged and made."""
         try:
-            self.sink.discard()  # type: ignore[attr-defined] # a table's
+            self.sink.discard()
             self.target.undo(self.state)
         except (OSError, SeqlakeError) as error:
             _log.warning("Some of what was written could not be removed: %s", error)

@@ -21,7 +21,8 @@ def spark():
         builder = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         for name in ("spark.driver.bindAddress", "spark.driver.host"):
             builder = builder.config(name, "127.0.0.1")
-        session = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+        builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
+        session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF")  # failures are what some tests ask for
         yield session
         session.stop()
