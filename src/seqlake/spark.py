@@ -24,7 +24,6 @@ from seqlake.dataset.opening import scan
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.streaming import conformed, one_shard
 from seqlake.dataset.writing import conforming
-from seqlake.dataset.writing.sink import TableSink
 from seqlake.dataset.writing.staging import ShardShape
 from seqlake.errors import (
     CommitConflictError,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from seqlake.dataset.selection import Selection
+    from seqlake.dataset.writing.sink import TableSink
 
 LEAST_PER_PARTITION = 4 << 20
 """Stored bytes that are worth a task of their own: what Spark takes opening a file to cost."""
@@ -249,9 +249,8 @@ class _Writing:
         )
         sink: Any
         sink, state = target.begin(None)
-        guarded: TableSink = replace(
-            sink, guarded=True
-        )  # Spark aborts while tasks are at work, and runs slow ones twice
+        # Spark aborts while other tasks are at work, and runs slow ones twice.
+        guarded: TableSink = replace(sink, guarded=True)
         return _Writing(target=target, sink=guarded, state=state, root=root, begun=time.time())
 
     def write(self, part: int, batches: Iterable[pa.RecordBatch]) -> object:
