@@ -73,7 +73,7 @@ _HOME = {
     "trim": "dataset.reshaping",
     "validate": "dataset.validation",
 }
-_MODULES = ("abilities", "compat", "errors", "formats", "media", "protocols", "ray", "testing")
+_MODULES = ("abilities", "compat", "errors", "formats", "media", "protocols", "ray", "spark", "testing")
 
 __all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605 - one sorted list, made from the table above
 

@@ -119,7 +119,7 @@ def write(
             dataset = create(location, columns, storage=storage)
         else:
             dataset = open_dataset(location, storage=storage)
-        sink = TableSink(table=dataset.table, schema=dataset.schema, transaction=dataset.table.begin())
+        sink = TableSink(table=dataset.table, schema=dataset.schema, transaction=dataset.table.begin(), guarded=True)
         try:
             rows.write_datasink(_sink(data, sink, absolute(os.getcwd() if root is None else root)))  # noqa: PTH109 - a text
         except CommitUnknownError:

@@ -176,19 +176,14 @@ def plan(
         print(plan(sl.scan("bridge_rlds/1.0.0")))
         ```
     """
-    if bytes_per_part is not None and bytes_per_part < 1:
-        raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
     shards = [verified(shard) for shard in source.shards()]  # what is written anew gets new checksums
-    if bytes_per_part is None:
-        nbytes = sum(shard.nbytes for shard in shards)
-        bytes_per_part = min(BYTES_PER_PART, max(least, -(-nbytes // PARTS)))
     checked = ability(source, Checked)
     dropped = dropped or {}
     schema = source.schema.without(list(dropped)) if dropped else source.schema
     return Plan(
         schema=schema,
         read=schema,
-        tasks=list(_tasks(shards, source.root, bytes_per_part)),
+        tasks=parts(shards, source.root, bytes_per_part=bytes_per_part, least=least),
         shards=len(shards),
         nbytes=sum(shard.nbytes for shard in shards),
         findings=[] if checked is None else list(checked.check("metadata")),
@@ -196,6 +191,25 @@ def plan(
         fingerprint=source.fingerprint,
         mapped=mapping_of(source, schema, dropped),
     )
+
+
+def parts(
+    shards: Sequence[Shard], root: str, /, *, bytes_per_part: int | None = None, least: int = LEAST_PER_PART
+) -> list[PartTask]:
+    """The rows of some shards, in their order, as parts of about equal bytes; for the rest see `plan`.
+
+    Example:
+        ```python
+        excerpt = Excerpt.of(ds)
+        parts(excerpt.shards(), excerpt.root)
+        ```
+    """
+    if bytes_per_part is not None and bytes_per_part < 1:
+        raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
+    if bytes_per_part is None:
+        nbytes = sum(shard.nbytes for shard in shards)
+        bytes_per_part = min(BYTES_PER_PART, max(least, -(-nbytes // PARTS)))
+    return list(_tasks(shards, root, bytes_per_part))
 
 
 def _tasks(shards: Sequence[Shard], root: str, bytes_per_part: int) -> Iterator[PartTask]:
