@@ -154,9 +154,7 @@ def test_the_first_by_an_order_are_those_of_duckdb(arm: sl.Dataset, query: str) 
         assert [of_ours(arm, query) for _ in range(2)] == [wanted] * 2
 
 
-def test_only_the_signals_of_the_first_by_an_order_are_copied(
-    arm: sl.Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_signals_of_the_first_by_an_order_are_copied(arm: sl.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
     whole = scanning.batches
 

@@ -28,7 +28,7 @@ _FORMAT_2_0 = (0, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footer:
+class LanceFooter:
     """The last 40 bytes of a file.
 
     Attributes:
@@ -48,7 +48,7 @@ class Footer:
     version: tuple[int, int]
 
 
-def footer_of(end: bytes | memoryview, /, *, nbytes: int, location: str) -> Footer:
+def footer_of(end: bytes | memoryview, /, *, nbytes: int, location: str) -> LanceFooter:
     """What the last bytes of a file say.
 
     Args:
@@ -66,7 +66,7 @@ def footer_of(end: bytes | memoryview, /, *, nbytes: int, location: str) -> Foot
     tables = (offsets_at + 16 * columns, buffers_at + 16 * buffers)
     if not columns_at <= offsets_at <= tables[0] <= buffers_at <= tables[1] <= nbytes - FOOTER.size:
         raise _no_file(location, f"its end names places {places} for {columns} columns, and it has {nbytes} bytes")
-    return Footer(
+    return LanceFooter(
         columns_at=columns_at,
         offsets_at=offsets_at,
         buffers_at=buffers_at,
@@ -77,7 +77,7 @@ def footer_of(end: bytes | memoryview, /, *, nbytes: int, location: str) -> Foot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class LancePage:
     """Some rows of one column of the file.
 
     Attributes:
@@ -97,7 +97,7 @@ class LanceMap:
     """Where everything lies.
 
     Args:
-        end: The file's metadata, tables and footer: from `Footer.columns_at` on.
+        end: The file's metadata, tables and footer: from `LanceFooter.columns_at` on.
         footer: What `footer_of` gave.
         schema: As Lance stores it, with the columns in the file's order.
         rows: Of the file.
@@ -107,7 +107,7 @@ class LanceMap:
         CorruptFileError: It names places that the file does not have.
     """
 
-    def __init__(self, end: bytes, footer: Footer, schema: pa.Schema, /, *, rows: int, location: str) -> None:
+    def __init__(self, end: bytes, footer: LanceFooter, schema: pa.Schema, /, *, rows: int, location: str) -> None:
         self._rows = rows
         self._location, self._limit = location, footer.columns_at
         self._end, self._footer = memoryview(end), footer
@@ -147,7 +147,7 @@ class LanceMap:
             raise _no_file(self._location, "a table of its end names places behind it")
         return starts.astype(np.int64), (starts + sizes).astype(np.int64)
 
-    def _pages(self, message: memoryview) -> Iterator[Page]:
+    def _pages(self, message: memoryview) -> Iterator[LancePage]:
         """Those of a column's metadata."""
         try:
             for number, value in _fields(message):
@@ -157,7 +157,7 @@ class LanceMap:
             raise _no_file(self._location, f"what it says of its columns: {error}") from None
 
 
-def _page(message: memoryview, limit: int) -> Page:
+def _page(message: memoryview, limit: int) -> LancePage:
     """Fields 1 and 2 of a page are its places, 3 its length, 5 its first row."""
     numbers: dict[int, list[int]] = {1: [], 2: [], 3: [0], 5: [0]}
     for number, held in _fields(message):
@@ -167,10 +167,10 @@ def _page(message: memoryview, limit: int) -> Page:
     if len(starts) != len(sizes) or (starts > limit).any() or (sizes > limit - starts).any():
         raise ValueError("a page behind its end")
     stops = (starts + sizes).astype(np.int64)
-    return Page(row=numbers[5][-1], length=numbers[3][-1], starts=starts.astype(np.int64), stops=stops)
+    return LancePage(row=numbers[5][-1], length=numbers[3][-1], starts=starts.astype(np.int64), stops=stops)
 
 
-def _asked(pages: list[Page], rows: Ints, total: int) -> list[Page]:
+def _asked(pages: list[LancePage], rows: Ints, total: int) -> list[LancePage]:
     """Those that hold some of the rows, of `total`; all of them where it is not known which rows they hold."""
     first = np.array([page.row for page in pages], np.int64)
     ends = np.cumsum([page.length for page in pages])
