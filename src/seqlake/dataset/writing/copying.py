@@ -129,7 +129,11 @@ def packets_of(path: Path, column: ColumnType | None) -> Mapping[int, bytes]:
 
 
 def packets_meanwhile(path: Path, column: ColumnType | None) -> Callable[[], Mapping[int, bytes]]:
-    """Begin `packets_of`, in a thread where the file is large and is hashed and copied meanwhile; call for the result."""
+    """Begin `packets_of`: in a thread where a file is large, which is hashed and copied meanwhile.
+
+    Returns:
+        Waits for the result.
+    """
     if path.stat().st_size < _LARGE:
         return partial(packets_of, path, column)
     pool = ThreadPoolExecutor(1, thread_name_prefix="seqlake-index")
