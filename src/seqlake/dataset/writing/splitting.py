@@ -15,7 +15,7 @@ import pyarrow as pa
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.errors import DecodeError, ValidationError
 from seqlake.files.references import open_reference
-from seqlake.media.video.cutting import Cutter
+from seqlake.media.video.cutting import VideoCutter
 from seqlake.protocols import Source
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Splitter:
         self._root = root
         self._staging = staging
         self._storage = storage
-        self._files: OrderedDict[str, Cutter] = OrderedDict()
+        self._files: OrderedDict[str, VideoCutter] = OrderedDict()
         self._lock = Lock()
 
     def turned(self, batch: pa.RecordBatch, /) -> pa.RecordBatch:
@@ -119,7 +119,7 @@ class Splitter:
         except DecodeError as error:
             raise ValidationError(f"{where}: {error}") from error
 
-    def _opened(self, name: str, url: str) -> Cutter:
+    def _opened(self, name: str, url: str) -> VideoCutter:
         """What cuts a file that rows share, which is indexed once."""
         with self._lock:
             if url not in self._files:
@@ -127,7 +127,7 @@ class Splitter:
                 blob = open_reference(self._root, url, storage=self._storage) if within is None else within
                 column = self._schema[name].type
                 assert column is not None  # a medium has one
-                self._files[url] = Cutter(Source(blob=blob, column=column))
+                self._files[url] = VideoCutter(Source(blob=blob, column=column))
                 while len(self._files) > _KEPT:
                     self._files.popitem(last=False)
             self._files.move_to_end(url)

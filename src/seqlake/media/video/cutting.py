@@ -109,10 +109,10 @@ def cut(source: Source, path: Path, /, *, start: int, stop: int) -> CutResult:
     there = len(open_video(source))
     if not 0 <= start < stop <= there:
         raise IndexError(f"{blob_of(source).location} has frames 0 to {there - 1}, found {start} to {stop - 1}.")
-    return Cutter(source).cut(path, start=start + source.first, stop=stop + source.first)
+    return VideoCutter(source).cut(path, start=start + source.first, stop=stop + source.first)
 
 
-class Cutter:
+class VideoCutter:
     """Cuts one stream of a file again and again; what is known of the whole file is learned once. Threads may share it.
 
     Args:
@@ -124,7 +124,7 @@ class Cutter:
 
     Example:
         ```python
-        cutter = Cutter(Source(blob=open_blob("cam.mp4"), column=Video(fps=30)))
+        cutter = VideoCutter(Source(blob=open_blob("cam.mp4"), column=Video(fps=30)))
         cutter.cut(Path("first.mp4"), start=0, stop=30)
         ```
     """
@@ -259,8 +259,8 @@ def planned(packets: PacketIndex, whole: CutPlan, /) -> CutPlan:
     begin = int(parts.begins[at])
     awkward = int(np.searchsorted(parts.broken, begin))
     limit = int(parts.broken[awkward]) if awkward < len(parts.broken) else len(packets.pts)
-    shown = np.searchsorted(parts.last, whole.stop, side="right")
-    last = int(min(shown, np.searchsorted(parts.ends, limit, side="right"))) - 1
+    within = np.searchsorted(parts.last, whole.stop, side="right")
+    last = int(min(within, np.searchsorted(parts.ends, limit, side="right"))) - 1
     end = int(parts.ends[last])
     if end <= begin:
         return whole
@@ -269,12 +269,12 @@ def planned(packets: PacketIndex, whole: CutPlan, /) -> CutPlan:
 
 def _times(packets: PacketIndex, plan: CutPlan) -> tuple[Ints, Ints]:
     """[frames] ticks after the first at which each is shown, and how long."""
-    shown, stream = packets.shown, packets.stream
-    lasting = np.diff(shown[plan.start : plan.stop + 1])
-    if plan.stop == len(shown):
+    ticks, stream = packets.ticks, packets.stream
+    lasting = np.diff(ticks[plan.start : plan.stop + 1])
+    if plan.stop == len(ticks):
         usual = int(1 / (stream.rate * stream.time_base)) if stream.rate else 1
-        lasting = np.append(lasting, shown[-1] - shown[-2] if len(shown) > 1 else max(1, usual))
-    return shown[plan.start : plan.stop] - shown[plan.start], lasting
+        lasting = np.append(lasting, ticks[-1] - ticks[-2] if len(ticks) > 1 else max(1, usual))
+    return ticks[plan.start : plan.stop] - ticks[plan.start], lasting
 
 
 def copied_packets(packets: PacketIndex, blob: Blob, plan: CutPlan, /) -> Iterator[tuple[bytes, bool]]:

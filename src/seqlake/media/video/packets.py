@@ -149,7 +149,7 @@ class PacketIndex:
         return frames
 
     @cached_property
-    def shown(self) -> Ints:
+    def ticks(self) -> Ints:
         """[frames] when each is shown, in ticks, in the order they are shown."""
         return self.pts[self.order]
 
