@@ -1,7 +1,7 @@
 """A driver of its own, that tests start and kill: one verb on some executor, each read of a sequence in a log.
 
-    python tests/executors/on_cluster.py compute DATASET WORK LOG ray
-    python tests/executors/on_cluster.py convert DATASET WORK LOG ray OUT
+python tests/executors/on_cluster.py compute DATASET WORK LOG ray
+python tests/executors/on_cluster.py convert DATASET WORK LOG ray OUT
 """
 
 from __future__ import annotations
@@ -30,18 +30,24 @@ def enter(log: str, keys: list[str]) -> None:
 
 
 def measured(batch: dict[str, Any], log: str) -> dict[str, Any]:
-    """A number, a vector and a film of each sequence."""
+    """A number, a vector, a picture and a film of each sequence."""
     enter(log, batch["sequence_id"])
     actions = batch["action"]
-    films = [np.abs(one[:, :4]).repeat(192, axis=1).reshape(-1, 16, 16, 3) * 255 for one in actions]
+    films = [(np.abs(one[:, :4]).repeat(192, axis=1).reshape(-1, 16, 16, 3) * 255).astype(np.uint8) for one in actions]
     return {
         "total": [float(one.sum(dtype=np.float64)) for one in actions],
         "mean": np.stack([one.mean(axis=0) for one in actions]),
-        "film": [film.clip(0, 255).astype(np.uint8) for film in films],
+        "picture": [film[-1] for film in films],
+        "film": films,
     }
 
 
-COLUMNS = {"total": "float64", "mean": sl.Embedding(dim=12), "film": sl.Video(fps=50)}
+COLUMNS = {
+    "total": "float64",
+    "mean": sl.Embedding(dim=12),
+    "picture": sl.Image(format="png"),
+    "film": sl.Video(fps=50),
+}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
@@ -39,7 +40,9 @@ class Nodes:
 
         small = {"object_store_memory": 100 << 20, "include_dashboard": False}
         self._small = {"object_store_memory": 100 << 20}
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": SETTINGS, **small})
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": SETTINGS, **small}
+        )
         self.nodes = [self.add(), self.add()]
 
     def add(self):
@@ -98,7 +101,7 @@ class Work:
                 ids |= {*receipt["ids"]}
             else:
                 for written in receipt["written"]:
-                    ids |= {*sl.scan(str(self.out / written.location)).to_arrow()["sequence_id"].to_pylist()}
+                    ids |= {*pq.read_table(self.out / written.location)["sequence_id"].to_pylist()}
         return ids
 
     def wait(self, driver: subprocess.Popen[bytes], *, receipts: int) -> None:
@@ -116,11 +119,13 @@ class Work:
         assert once
         assert {key: counts[key] for key in once} == dict.fromkeys(once, 1)
         here, there = sl.open(self.out if self.verb == "convert" else self.place), self.alone()
-        names = [name for name in there.schema if name != "film"]
+        names = [name for name in there.schema if name not in {"film", "picture"}]
         assert here.select(*names).to_arrow().equals(there.select(*names).to_arrow())
         if "film" in there.schema:
             for mine, theirs in zip(here, there, strict=True):
-                assert np.array_equal(mine["film"][:], theirs["film"][:])
+                assert np.array_equal(mine["picture"][:], theirs["picture"][:])
+                # Not bit for bit: films of so few pixels are not encoded alike by x264 each time.
+                assert np.abs(mine["film"][:].astype(int) - theirs["film"][:]).mean() < 8
         assert not here.validate(depth="files").errors
         assert not self.work.exists()
         operations = [version.operation for version in here.versions()]
@@ -135,4 +140,52 @@ def test_a_node_is_killed_in_the_middle(verb, nodes, tmp_path) -> None:
     held = work.held()
     nodes.kill_one()
     assert driver.wait(PATIENCE) == 0
+    work.check(held)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("verb", ["compute", "convert"])
+def test_a_driver_is_killed_and_run_again(verb, nodes, tmp_path) -> None:
+    work = Work(verb, tmp_path, count=96)
+    held: set[str] = set()
+    for receipts in (2, 4):  # twice
+        driver = work.start(nodes)
+        work.wait(driver, receipts=receipts)
+        driver.kill()
+        assert driver.wait() == -signal.SIGKILL
+        held |= work.held()
+    assert work.start(nodes).wait(PATIENCE) == 0
+    work.check(held)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("verb", ["compute", "convert"])
+@pytest.mark.parametrize("seed", range(2))
+def test_workers_and_nodes_and_drivers_are_killed_at_random(verb, seed, nodes, tmp_path) -> None:
+    work, chance = Work(verb, tmp_path, count=160), random.Random(seed)
+    held: set[str] = set()
+    killed: Counter[str] = Counter()
+    driver = work.start(nodes)
+    until = time.monotonic() + PATIENCE
+    while driver.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(chance.uniform(0.2, 1.5))
+        if work.entries() and killed.total() < 12:
+            held |= work.held()
+            what = chance.choice(["worker", "worker", "worker", "node", "driver"])
+            if what == "worker":
+                _, pid = work.entries()[-1]
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            elif what == "node":
+                nodes.kill_one()
+            else:
+                driver.kill()
+                driver.wait()
+                driver = work.start(nodes)
+            killed[what] += 1
+    assert driver.returncode == 0
+    assert len(killed) > 1
     work.check(held)
