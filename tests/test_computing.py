@@ -90,6 +90,26 @@ def test_windows_become_steps(ds) -> None:
         sl.compute(ds, whole, {"most": pa.float32()}, window=window, on=ONE)
 
 
+def later(batch):
+    return {"later": batch["a"][:, 1]}
+
+
+def test_windows_of_all_tasks_have_one_clock(tmp_path) -> None:
+    kinds = {"a": sl.Trajectory(dim=1), "length": pa.int64(), "duration_seconds": pa.float64()}
+    ds = sl.create(tmp_path / "ds", sl.Schema(kinds))
+    steps = np.arange(40.0)[:, None]
+    seconds = [4.0] * 64 + [2.0] * 6  # the clock is that of the first rows, 10 steps a second
+    ds.append(
+        [
+            {"sequence_id": f"{number:02}", "a": steps, "length": 40, "duration_seconds": one}
+            for number, one in enumerate(seconds)
+        ]
+    )
+    window = sl.Window({"a": sl.seconds(0, 0.4, every=0.2)}, stride=10)
+    sl.compute(ds, later, {"later": sl.Trajectory(dim=1)}, window=window, on=ONE)
+    assert {tuple(view["later"][:, 0]) for view in ds} == {(2.0, 12.0, 22.0, 32.0)}
+
+
 def whole(batch):
     return {"most": batch["action"].max(axis=(1, 2))}
 

@@ -46,6 +46,7 @@ _LEAST = 1 << 20  # smaller tasks cost more than they gain
 _SMALL = 16  # bytes of a small cell
 _FRAME = 1 << 20  # bytes of a frame whose size nothing declares
 _ROW = "__seqlake_row__"
+_STUB = "__bsp_stub"  # Ray's own name for a column of rows that are only counted: without any it sees none
 _RENEWED = 1200.0  # seconds between two signs of life of a write
 
 
@@ -234,23 +235,31 @@ class _Rows:
 def _tables(pieces: Sequence[tuple[Shard, int, int]], columns: Sequence[str], predicate: Any) -> Iterator[pa.Table]:
     """Some rows of some shards; of rows that a predicate leaves out only the columns that it names are read."""
     condition = None if predicate is None else predicate.to_pyarrow()
-    tested = list(_named(predicate))
     for shard, start, stop in pieces:
         some = shard if stop - start == shard.rows else Rows(shard, np.arange(start, stop, dtype=np.int64))
         if condition is not None:
-            keep, first = list[Ints](), 0
-            for batch in one_shard(some, tested):
-                table = pa.Table.from_batches([batch])
-                numbers = pa.array(np.arange(first, first + len(table)))
-                kept = table.append_column(_ROW, numbers).filter(condition).column(_ROW)
-                keep.append(kept.to_numpy())
-                first += len(table)
-            rows = np.concatenate([np.empty(0, np.int64), *keep])
-            if not len(rows):
-                continue
+            rows = _kept(some, sorted(_named(predicate)), condition)
             some = some if len(rows) == some.rows else Rows(some, rows)
-        for batch in one_shard(some, columns):
-            yield pa.Table.from_batches([batch])
+        if some.rows:
+            yield from _read(some, columns)
+
+
+def _kept(shard: Shard, tested: Sequence[str], condition: Any) -> Ints:
+    """The rows of a shard that a condition lets pass."""
+    kept, first = [np.empty(0, np.int64)], 0
+    for table in _read(shard, tested):
+        numbers = pa.array(np.arange(first, first + len(table), dtype=np.int64))
+        kept.append(table.append_column(_ROW, numbers).filter(condition).column(_ROW).to_numpy())
+        first += len(table)
+    return np.concatenate(kept)
+
+
+def _read(shard: Shard, columns: Sequence[str]) -> Iterator[pa.Table]:
+    if not columns:
+        yield pa.table({_STUB: pa.nulls(shard.rows)})
+        return
+    for batch in one_shard(shard, columns):
+        yield pa.Table.from_batches([batch])
 
 
 def _named(expression: Any) -> set[str]:

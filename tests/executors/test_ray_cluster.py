@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -96,12 +96,13 @@ class Work:
         """The sequences that a receipt holds now; a receipt that is written just now counts or does not."""
         ids: set[str] = set()
         for path in self.work.glob("part-*.json"):
-            receipt = WorkFolder(self.work)._load(path.name)
-            if self.verb == "compute":
-                ids |= {*receipt["ids"]}
-            else:
-                for written in receipt["written"]:
-                    ids |= {*pq.read_table(self.out / written.location)["sequence_id"].to_pylist()}
+            with suppress(FileNotFoundError, TypeError):  # the commit takes them away
+                receipt = WorkFolder(self.work)._load(path.name)
+                if self.verb == "compute":
+                    ids |= {*receipt["ids"]}
+                else:
+                    for written in receipt["written"]:
+                        ids |= {*pq.read_table(self.out / written.location)["sequence_id"].to_pylist()}
         return ids
 
     def wait(self, driver: subprocess.Popen[bytes], *, receipts: int) -> None:

@@ -16,7 +16,7 @@ import tempfile
 import uuid
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,13 +39,14 @@ from seqlake.receipts import WorkFolder
 from seqlake.spec.stamps import origin_of
 from seqlake.training.bad_data.damage import OnError
 from seqlake.versions.messages import saying
-from seqlake.windows.spec import Window, as_window
+from seqlake.windows.clock import dataset_clock
+from seqlake.windows.spec import Whole, Window, as_window
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from seqlake.computing.keeping import Kept
+    from seqlake.computing.keeping import KeptTask
     from seqlake.computing.working import Answered, Answers
     from seqlake.dataset.dataset import Dataset
     from seqlake.executors import Executor
@@ -183,6 +184,7 @@ def compute(
     reads = list(read)
     for name in reads:
         dataset.schema[name]
+    asked = None if window is None else as_window(window)
     executor = executor_of(on, workers=workers, gpus=num_gpus or None)
     run = Run(
         run=uuid.uuid4().hex,
@@ -192,7 +194,7 @@ def compute(
         schema=dataset.schema.with_columns(dict(columns)),
         results=results,
         read=tuple(reads),
-        window=None if window is None else as_window(window),
+        window=_on_clock(asked, dataset),
         batch_size=batch_size,
         encoding=Encodings.given(encoding, results),
         skip=tolerated.tolerant,
@@ -201,7 +203,7 @@ def compute(
     with enabled(progress), temporary as place, saying(message):
         folder = WorkFolder(Path(place))
         with folder.locked():
-            folder.begin(_identity(run, dataset))
+            folder.begin(_identity(run, asked, dataset))
             held = Results(folder)
             tables, files, failures = _computed(run, dataset, held, executor, tolerated)
             table = pa.concat_tables([results.arrow.empty_table(), *tables])
@@ -257,7 +259,15 @@ def _chosen(dataset: Dataset, columns: Sequence[str], where: str | None, only: s
     return chosen
 
 
-def _identity(run: Run, dataset: Dataset) -> dict[str, Any]:
+def _on_clock(window: Window | Whole | None, dataset: Dataset) -> Window | Whole | None:
+    """A window with the clock of the dataset: the first rows of one task might tell another."""
+    if not isinstance(window, Window) or window.clock is not None:
+        return window
+    rate = dataset_clock(dataset, window=window).rate
+    return window if rate is None else replace(window, clock=rate)
+
+
+def _identity(run: Run, window: Window | Whole | None, dataset: Dataset) -> dict[str, Any]:
     """What must be equal for results of an earlier run to count, whatever became of the rows."""
     return {
         "format": 2,
@@ -266,7 +276,7 @@ def _identity(run: Run, dataset: Dataset) -> dict[str, Any]:
         "setup": None if run.setup is None else _called(run.setup),
         "columns": json.dumps(run.results.to_json(), sort_keys=True),
         "read": list(run.read),
-        "window": repr(run.window),
+        "window": repr(window),
         "batch_size": run.batch_size,
         "encoding": repr(run.encoding),
         "skip": run.skip,
@@ -345,7 +355,7 @@ def _tasks(left: Ints, results: Schema, *, first: int) -> list[TaskRows]:
     return [TaskRows(first + number, left[start : start + size]) for number, start in enumerate(starts)]
 
 
-def _ledger(kept: Sequence[Kept], owners: Mapping[str, int], ids: Collection[str]) -> list[Failure]:
+def _ledger(kept: Sequence[KeptTask], owners: Mapping[str, int], ids: Collection[str]) -> list[Failure]:
     """What failed of these rows."""
     return [
         Failure(sequence_id=name, error=error)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptTask:
     """The results of one finished task.
 
     Attributes:
@@ -85,7 +85,7 @@ class Results:
         """The tasks that have a receipt."""
         return sorted(self._folder.receipts())
 
-    def all(self, *, proven: bool = True) -> Iterator[Kept]:
+    def all(self, *, proven: bool = True) -> Iterator[KeptTask]:
         """The results that lie here as they were written.
 
         Args:
@@ -96,7 +96,7 @@ class Results:
             files = receipt["files"]
             if table is None or (proven and any(self._mapped(name, one) is None for name, one in files.items())):
                 continue  # torn by a loss of power
-            yield Kept(
+            yield KeptTask(
                 number=number,
                 base=receipt["base"],
                 ids=receipt["ids"],
@@ -126,7 +126,7 @@ def base_of(dataset: Dataset, /) -> dict[str, Any]:
 
 
 def owners_of(
-    kept: Sequence[Kept], dataset: Dataset, inputs: Sequence[str], /, *, computed: Collection[str]
+    kept: Sequence[KeptTask], dataset: Dataset, inputs: Sequence[str], /, *, computed: Collection[str]
 ) -> dict[str, int]:
     """Id -> the task whose result of it counts.
 
