@@ -109,7 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
     make_dataset(work / "data", sequences=options.sequences)
     steps, expected = uninterrupted(work / "data", epochs=options.epochs)
 
-    ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else 4, include_dashboard=False, log_to_driver=False)
+    where = {} if "RAY_ADDRESS" in os.environ else {"address": "local", "num_cpus": 4, "include_dashboard": False}
+    ray.init(log_to_driver=False, **where)
     how = {"epochs": options.epochs, "save_every": options.save_every}
     before, after = options.workers
     failure = run(work, before, kill_at=options.kill_at, **how)

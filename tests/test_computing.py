@@ -339,6 +339,11 @@ def test_the_ledger_survives_a_kill_and_has_a_budget(ds, tmp_path) -> None:
     assert sl.open(ds.location).version == version
     with pytest.raises(BadDataError, match="budget=20 tolerates 20"):  # those of before are counted
         sl.compute(ds, fussy, {"length2": pa.int64()}, budget=20, **options)
+    with pytest.raises(BadDataError, match="budget=36 tolerates 36"):  # the last task is done by then
+        sl.compute(ds, fussy, {"length2": pa.int64()}, budget=len(pours) - 1, **options)
+    with pytest.raises(BadDataError, match="37 of 150 sequences failed"):  # and here nothing is left to do
+        sl.compute(ds, fussy, {"length2": pa.int64()}, budget=len(pours) - 1, **options)
+    assert sl.open(ds.location).version == version
     done = sl.compute(ds, fussy, {"length2": pa.int64()}, budget=len(pours), **options)
     assert sorted(one.sequence_id for one in done.failures) == pours
     assert f"{len(pours)} times, first ep_0002: ArithmeticError: cannot pour" in str(done)

@@ -6,7 +6,7 @@ import os
 import threading
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, is_dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -195,15 +195,24 @@ class _Rows:
     def names(self) -> list[str]:
         return list(self.excerpt.schema.names)
 
+    @cached_property
+    def shards(self) -> Sequence[Shard]:
+        return self.excerpt.shards()
+
+    @cached_property
+    def starts(self) -> Ints:
+        """[shards + 1] the first row of each, then the number of rows."""
+        return np.cumsum([0, *(shard.rows for shard in self.shards)], dtype=np.int64)
+
     def counts(self) -> Ints:
         """[rows] what each gives: itself."""
         return np.ones(len(self.excerpt), np.int64)
 
     def nbytes(self, columns: Sequence[str]) -> Ints:
         """[rows] memory of these columns, about: by the index where there is one, else as the shards are stored."""
-        excerpt = self.excerpt
-        shards = excerpt.shards()
-        stored = np.repeat([shard.nbytes // max(1, shard.rows) for shard in shards], [shard.rows for shard in shards])
+        excerpt, shards = self.excerpt, self.shards
+        each_stored = np.array([shard.nbytes // max(1, shard.rows) for shard in shards], np.int64)
+        stored = np.repeat(each_stored, np.diff(self.starts))
         indexed = ability(excerpt.source, Snapshot) is not None
         total = np.zeros(len(excerpt), np.int64)
         for name in columns:
@@ -221,8 +230,7 @@ class _Rows:
     def task(
         self, start: int, stop: int, columns: Sequence[str], predicate: Any, _: list[Any]
     ) -> Callable[[], Iterator[Any]]:
-        shards = self.excerpt.shards()
-        starts = np.cumsum([0, *(shard.rows for shard in shards)])
+        shards, starts = self.shards, self.starts
         first, last = np.searchsorted(starts, [start, stop - 1], side="right") - 1
         pieces = [
             (shards[n], max(start - int(starts[n]), 0), min(stop - int(starts[n]), shards[n].rows))

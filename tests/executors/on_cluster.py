@@ -119,10 +119,26 @@ class Logged:
         return self.dataset.lengths(column)
 
 
+def copied(dataset: sl.Dataset, log: str, out: str) -> None:
+    """Read and written by Ray Data."""
+    import ray
+
+    def logged(batch):
+        enter(log, batch["sequence_id"].to_pylist())
+        return batch
+
+    ray.init(log_to_driver=False)
+    rows = sl.ray.read(dataset).map_batches(logged, batch_format="pyarrow", batch_size=4)
+    sl.ray.write(rows, out, dataset.schema)
+
+
 def main(verb: str, place: str, work: str, log: str, on: str, *out: str) -> None:
     """Run it."""
     executor = Ray(retries=8) if on == "ray" else Processes(workers=1)
     dataset = sl.open(place)
+    if verb == "rows":
+        copied(dataset, log, out[0])
+        return
     if verb == "convert":
         sl.convert(Logged(dataset, log), out[0], on=executor, work=work, bytes_per_part=20_000)
         return

@@ -16,7 +16,7 @@ import tempfile
 import uuid
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,7 +44,7 @@ from seqlake.windows.spec import Whole, Window, as_window
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from seqlake.computing.keeping import KeptTask
     from seqlake.computing.working import Answered, Answers
@@ -318,22 +318,15 @@ def _computed(
     left = np.array([row for row, name in enumerate(ids) if name not in owners], np.int64)
     tasks = _tasks(left, run.results, first=max(held.numbers(), default=-1) + 1)
     base = base_of(dataset)
-    allowed = tolerated.allowed(len(ids))
-    ledger = _ledger(before, owners, set(ids))
+    tally = _Tally(tolerated, len(ids))
+    tally.add((one.sequence_id, one.error) for one in _ledger(before, owners, set(ids)))
     with counting(len(ids), "compute", unit="sequences") as step:
         step(len(ids) - len(left))
 
         def done(task: TaskRows, answered: Answered) -> None:
             held.keep(task, answered, base)
             step(len(task.rows))
-            ledger.extend(Failure(sequence_id=name, error=error) for name, error in answered.failures)
-            if len(ledger) > allowed:
-                last = ledger[-1]
-                raise BadDataError(
-                    f"{len(ledger)} of {len(ids)} sequences failed so far; budget={tolerated.budget!r} tolerates "
-                    f"{allowed:g}. The last is {last.sequence_id!r}: {last.error}. Nothing was committed.",
-                    hint="Mend what is wrong with them, or allow more. With a work folder what is finished is kept.",
-                )
+            tally.add(answered.failures)
 
         if tasks:
             executor.run(run, tasks, done=done, tick=lambda: None)
@@ -344,6 +337,30 @@ def _computed(
     wanted |= {name: one.number for one in kept if one.number in mine for name in one.ids}
     files = [name for one in kept for name in one.files]
     return [one.of(wanted) for one in kept], files, _ledger(kept, wanted, set(ids))
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Failures so far, against the budget."""
+
+    tolerated: OnError
+    sequences: int
+    failures: dict[str, str] = field(default_factory=dict)
+    over: bool = False
+
+    def add(self, failures: Iterable[tuple[str, str]]) -> None:
+        """Enter some; raises once: what is under way then ends, and is kept as well."""
+        self.failures.update(failures)
+        allowed = self.tolerated.allowed(self.sequences)
+        if len(self.failures) <= allowed or self.over:
+            return
+        self.over = True
+        last, error = list(self.failures.items())[-1]
+        raise BadDataError(
+            f"{len(self.failures)} of {self.sequences} sequences failed so far; budget={self.tolerated.budget!r} "
+            f"tolerates {allowed:g}. The last is {last!r}: {error}. Nothing was committed.",
+            hint="Mend what is wrong with them, or allow more. With a work folder what is finished is kept.",
+        )
 
 
 def _tasks(left: Ints, results: Schema, *, first: int) -> list[TaskRows]:
