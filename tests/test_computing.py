@@ -284,6 +284,25 @@ def test_results_of_rows_that_a_rival_left_alone_still_count(ds, tmp_path, monke
     assert not work.exists()
 
 
+def test_results_count_for_shards_that_are_the_same_when_the_rest_of_their_version_is_gone(
+    tmp_path, monkeypatch
+) -> None:
+    ds = samples.arm_dataset(tmp_path / "arm", count=150, rows_per_shard=30)
+    log, work = tmp_path / "log", tmp_path / "work"
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(ds, log, work)
+    rival = sl.open(ds.location)
+    rival.upsert([{"sequence_id": "ep_0010", "action": np.ones((5, 12), np.float32)}])  # in the first of 5 shards
+    [place] = (Path(ds.root) / "_seqlake" / "retired").iterdir()
+    place.unlink()
+    log.write_text("")
+    monkeypatch.setenv("SEQLAKE_TEST_GO_ON", "1")
+    assert interrupted(ds, log, work).rows == 150
+    done = {f"ep_{number:04}" for number in range(30, 64)}
+    assert sorted(log.read_text().split()) == sorted({*ds.to_arrow()["sequence_id"].to_pylist()} - done)
+    assert ds["ep_0010"]["total"] == 60.0
+
+
 def test_a_rival_that_changes_what_columns_mean_makes_results_worthless(ds, tmp_path, monkeypatch) -> None:
     log, work = tmp_path / "log", tmp_path / "work"
     with pytest.raises(KeyboardInterrupt):

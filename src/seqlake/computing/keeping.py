@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.dataset.reading.difference import diff
+from seqlake.dataset.reading.streaming import one_shard
 from seqlake.dataset.selection import Selection
-from seqlake.errors import VersionNotFoundError
+from seqlake.errors import DamagedTableError, VersionNotFoundError
 from seqlake.spec.alignment import clock_of
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def owners_of(
 def _unchanged(
     dataset: Dataset, base: Mapping[str, Any], inputs: Sequence[str], computed: Collection[str]
 ) -> Collection[str]:
-    """Ids of the rows that are what they were in an earlier version; none where that version cannot be read."""
+    """Ids of the rows that are what they were in an earlier version; none where that version has expired."""
     try:
         before: Snapshot = dataset.table.snapshot(base["version"])
     except VersionNotFoundError:
@@ -162,9 +163,19 @@ def _unchanged(
     if not there or _meaning(before.schema, names, computed) != _meaning(dataset.schema, names, computed):
         return ()  # of another dataset that was here then, or columns that mean something else by now
     old = Selection(before, storage=dataset.storage, allow_outside=dataset.allow_outside).select(*names)
-    difference = diff(old, dataset.select(*names))
-    ids: list[str] = old.select(names[0]).to_arrow().column(0).to_pylist()
+    try:
+        difference = diff(old, dataset.select(*names))
+        ids: list[str] = old.select(names[0]).to_arrow().column(0).to_pylist()
+    except (DamagedTableError, FileNotFoundError):  # its shards went before its name did: those that stay are the same
+        return _in_both(before, dataset, names[0])
     return set(ids).difference(difference.removed, difference.changed)
+
+
+def _in_both(before: Snapshot, dataset: Dataset, key: str) -> Collection[str]:
+    """Ids of the rows of shards that both versions have."""
+    keys = {shard.key for shard in before.shards()}
+    shared = [shard for shard in dataset.shards() if shard.key in keys]
+    return {name for shard in shared for batch in one_shard(shard, [key]) for name in batch.column(0).to_pylist()}
 
 
 def _meaning(schema: Schema, names: Sequence[str], computed: Collection[str]) -> tuple[Any, ...]:
