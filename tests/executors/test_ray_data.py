@@ -162,6 +162,20 @@ def test_windows_are_those_of_the_loader(ds) -> None:
         assert np.array_equal(by_place[key, int(start)], action)
 
 
+def test_samples_without_ids_and_other_formats(ds, tmp_path) -> None:
+    table = pa.table({"x": [1.0, 2.0, 3.0], "y": ["a", "b", "c"]})
+    assert sl.ray.read(sl.scan(table)).take_all() == table.to_pylist()
+    assert [row["x"] for row in sl.ray.read(sl.scan(table), window=sl.Whole(["x"])).take_all()] == [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match="leave packed=True out"):
+        sl.ray.read(ds, window=sl.Whole(["action"], packed=True))
+    with pytest.raises(ValueError, match="batch_size: expected at least 1"):
+        sl.ray.read(ds, batch_size=0)
+    sl.convert(ds, tmp_path / "lerobot", to="lerobot")
+    theirs = sl.scan(tmp_path / "lerobot")
+    windows = sl.ray.read(theirs, window={"action": range(3)})
+    assert windows.count() == len(windows.take_all()) == sum(ds.to_arrow()["length"].to_pylist())
+
+
 def doubled(batch):
     batch["reward"] = batch["reward"] * 2
     return batch
