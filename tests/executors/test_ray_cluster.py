@@ -133,7 +133,7 @@ class Work:
         if "film" in there.schema:
             for mine, theirs in zip(here, there, strict=True):
                 assert np.array_equal(mine["picture"][:], theirs["picture"][:])
-                # Not bit for bit: films of so few pixels are not encoded alike by x264 each time.
+                # Not bit for bit: x264 encodes one such film in a hundred in another way, in one process, too.
                 assert np.abs(mine["film"][:].astype(int) - theirs["film"][:]).mean() < 8
         assert not here.validate(depth="files").errors
         assert not self.work.exists()

@@ -31,8 +31,8 @@ from seqlake.dataset.changing import evolving
 from seqlake.dataset.progress import counting, enabled
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.query import quoted
-from seqlake.dataset.writing.encoding import Encodings
-from seqlake.dataset.writing.references import may_name
+from seqlake.dataset.writing.encoding import Encodings, takes_frames
+from seqlake.dataset.writing.references import refers
 from seqlake.errors import BadDataError, SchemaMismatchError, in_line
 from seqlake.executors import executor_of
 from seqlake.receipts import WorkFolder
@@ -331,8 +331,8 @@ def _computed(
         if tasks:
             executor.run(run, tasks, done=done, tick=lambda: None)
     mine = {task.number for task in tasks}
-    counting_ones = mine | {*owners.values()}
-    kept = [one for one in held.all(proven=False) if one.number in counting_ones]
+    that_count = mine | {*owners.values()}
+    kept = [one for one in held.all(proven=False) if one.number in that_count]
     wanted = {name: owners[name] for name in ids if name in owners}
     wanted |= {name: one.number for one in kept if one.number in mine for name in one.ids}
     files = [name for one in kept for name in one.files]
@@ -366,7 +366,7 @@ class _Tally:
 def _tasks(left: Ints, results: Schema, *, first: int) -> list[TaskRows]:
     """Some rows, in order, a few of them a task."""
     key = results.id
-    files = any(may_name(column) or column.inline for name, column in results.items() if name != key and column.type)
+    files = any(takes_frames(column) or refers(column) for name, column in results.items() if name != key)
     size = ROWS_WITH_FILES if files else ROWS_PER_TASK
     starts = range(0, len(left), size)
     return [TaskRows(first + number, left[start : start + size]) for number, start in enumerate(starts)]
