@@ -19,6 +19,7 @@ import seqlake as sl
 from seqlake.computing.keeping import Results
 from seqlake.errors import BadDataError, SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.executors.processes import Processes
+from seqlake.receipts import WorkFolder
 from seqlake.testing import samples
 
 ONE = Processes(workers=1)
@@ -331,19 +332,38 @@ def added_up(batch):
     return {"reward": [np.float32(one + 1) for one in batch["reward"]]}
 
 
-def test_a_kill_between_the_commit_and_its_end_adds_nothing_twice(ds, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("at", ["end", "clear", "unlink"])
+def test_a_kill_between_the_commit_and_its_end_adds_nothing_twice(ds, tmp_path, monkeypatch, at) -> None:
     before = {view.id: view["reward"] for view in ds}
     options = {"read": ["reward"], "on": ONE, "work": tmp_path / "work"}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Results, "clear", interrupt)
+        if at == "unlink":  # some results are gone already
+            patch.setattr(WorkFolder, "clear", interrupt)
+        else:
+            patch.setattr(Results, at, interrupt)
         sl.compute(ds, added_up, {"reward": pa.float32()}, **options)
+    assert (tmp_path / "work").exists()
     assert ds[0]["reward"] == before[ds[0].id] + 1
-    sl.compute(ds, added_up, {"reward": pa.float32()}, **options)
+    done = sl.compute(ds, added_up, {"reward": pa.float32()}, **options)
+    assert done.rows == 150
     assert {view.id: view["reward"] for view in ds} == {key: np.float32(one + 1) for key, one in before.items()}
+    assert not (tmp_path / "work").exists()
+    sl.compute(ds, added_up, {"reward": pa.float32()}, **options)  # another run
+    assert ds[0]["reward"] == np.float32(np.float32(before[ds[0].id] + 1) + 1)
 
 
 def interrupt(*_):
     raise KeyboardInterrupt
+
+
+def test_a_run_that_is_over_does_not_stand_for_other_rows(ds, tmp_path, monkeypatch) -> None:
+    options = {"read": ["action"], "on": ONE, "work": tmp_path / "work"}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Results, "clear", interrupt)
+        sl.compute(ds, summed, {"total": pa.float64()}, where="task = 'pick'", **options)
+    sl.compute(ds, summed, {"total": pa.float64()}, where="task = 'pour'", **options)
+    [(count,)] = ds.sql("SELECT count(total) FROM dataset").fetchall()
+    assert count == len(ds.where("task = 'pick' OR task = 'pour'"))
 
 
 # ---- the ledger

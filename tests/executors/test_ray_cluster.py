@@ -212,8 +212,10 @@ def test_workers_and_nodes_and_drivers_are_killed_at_random(verb, seed, nodes, t
             else:
                 driver.kill()
                 driver.wait()
+                if not work.work.exists():
+                    break  # it had ended but for its last breath: to start it would be another run
                 driver = work.start(nodes)
             killed[what] += 1
-    assert driver.returncode == 0
-    assert len(killed) > 1
+    assert driver.returncode == 0 or not work.work.exists()
+    assert killed
     work.check()

@@ -113,9 +113,18 @@ class Results:
             return None
         return data if _digest(data) == digest else None
 
+    def end(self, outcome: Mapping[str, Any], /) -> None:
+        """The commit is made: a run that is killed from here on is over, whatever lies here still."""
+        self._folder.keep_state(dict(outcome))
+
+    def ended(self) -> Mapping[str, Any] | None:
+        """What `end` kept of a run that was killed after it."""
+        state: Mapping[str, Any] | None = self._folder.state()
+        return state
+
     def clear(self) -> None:
-        """Remove all of it."""
-        for pattern in ("result-*.arrow", "file-*"):
+        """Remove all of it, last what says that the run is over."""
+        for pattern in ("result-*.arrow", "file-*", "part-*.json"):
             for place in self._folder.folder.glob(pattern):
                 place.unlink(missing_ok=True)
         self._folder.clear()
