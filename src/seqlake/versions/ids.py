@@ -207,8 +207,10 @@ class Identity:
             staying = [one for one in hits if one.shard not in leaving and newest.get(one.shard) is not None]
             wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(one.positions for one in staying)]))
             ids = dict(zip(wanted.tolist(), self._texts_of(owners, rows, wanted), strict=True))
-            there = self._equal(staying, newest, ids)
-            before = self._equal(hits, parent, {at: one for at, one in ids.items() if one in there})
+            there, before = self._equal(staying, newest, parent, ids)
+            ids = {at: one for at, one in ids.items() if one in there}
+            left = [one for one in hits if one.shard in leaving or newest.get(one.shard) is None]
+            before |= self._equal(left, newest, parent, ids)[1]
         refuse_known(there, before, root=self._root)
 
     def check_new(self, added: Sequence[tuple[TableFile, bytes]], /) -> None:
@@ -257,16 +259,19 @@ class Identity:
         """The ids of some of the new rows; those of one shard lie together, and are read together."""
         return [self._text(owners[at], rows[at]) for at in some.tolist()]
 
-    def _equal(self, hits: Iterable[Hits], files: FileList, ids: Mapping[int, str]) -> set[str]:
-        """Those of the ids, by position, that a version has; each shard is read once."""
-        equal: set[str] = set()
+    def _equal(
+        self, hits: Iterable[Hits], newest: FileList, parent: FileList, ids: Mapping[int, str]
+    ) -> tuple[set[str], set[str]]:
+        """Those of the ids, by position, that each of two versions has; a shard is read once for both."""
+        equal: tuple[set[str], set[str]] = (set(), set())
         for one in hits if ids else ():
-            file = files.get(one.shard)
-            if file is None:
-                continue
+            files = newest.get(one.shard), parent.get(one.shard)
+            known = files[0] or files[1]
             for at, row in zip(one.positions.tolist(), one.rows.tolist(), strict=True):
-                if at in ids and file.is_live(row) and self._text(file, row) == ids[at]:
-                    equal.add(ids[at])
+                if known is not None and at in ids and self._text(known, row) == ids[at]:
+                    for file, of_version in zip(files, equal, strict=True):
+                        if file is not None and file.is_live(row):
+                            of_version.add(ids[at])
         return equal
 
     def _text(self, file: TableFile, row: int) -> str:

@@ -33,6 +33,11 @@ class StandaloneSnapshot(TableSnapshot):
 
     context: LogContext
 
+    @property
+    def bounds_hold_nan(self) -> bool:
+        """True: our writers note no bounds of a column with a NaN."""
+        return True
+
     def bounds(self, column: str, /) -> list[tuple[object, object] | None]:
         """[shards] the least and the most that a column has in each, as the log says; None where it does not."""
         kind = self.schema[column].logical
