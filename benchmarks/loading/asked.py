@@ -1,4 +1,4 @@
-"""What this process asks of object stores: how many requests of each kind, for what, and how many one after the other."""
+"""What this process asks of object stores: how often, for what, and how many times one after the other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ VERBS = ("get", "head", "list", "put", "copy", "delete")
 class Asked:
     """Within the block, every request through obstore is counted and timed.
 
+    Args:
+        latency: Seconds that each waits before it is made, as for a store that is far away.
+
     Attributes:
         requests: (verb, path, begin, end) of each, in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, latency: float = 0.0) -> None:
+        self.latency = latency
         self.requests: list[tuple[str, str, float, float]] = []
         self._lock = Lock()
         self._real: dict[str, Any] = {}
@@ -42,6 +46,7 @@ class Asked:
 
         def call(store: Any, *args: Any, **options: Any) -> Any:
             begin = time.perf_counter()
+            time.sleep(self.latency)
             try:
                 answer = real(store, *args, **options)
                 # A listing is asked for as it is iterated.
