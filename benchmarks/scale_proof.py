@@ -11,8 +11,9 @@ How it is measured.
 - *Real*: all bytes are there, on a disk whose cache holds them. Every act runs once, in the order of the table, in one
   fresh process that has imported all it needs. Memory is what the process had at most during the act, less what it had
   before. Seconds are of the wall and of the processor; other work on the machine shows in the first only.
-- *A store*: an S3-speaking server on loopback, each of whose answers is made to take 20 ms. Requests are counted where they leave the process. Round trips are the
-  most requests none of which began before another had ended: what a store's latency is multiplied by.
+- *A store*: an S3-speaking server on loopback, each of whose answers is made to take 20 ms. Requests are counted where
+  they leave the process. Round trips are the most requests none of which began before another had ended: what a
+  store's latency is multiplied by.
 - *Simulated*: records, checkpoint and index file are those that so many commits leave, made by the product's code; the
   shards themselves are not there, and nothing that is measured opens one. What ranks need comes from the very planner
   that a loader asks.
@@ -337,14 +338,15 @@ def together(facts: dict[str, Any]) -> list[str]:
     windows = facts["ranks"] * BATCH
     resident, index = facts["resident"] / 1e9, facts["index_bytes"] / 1e9
     return [
-        f"In the end the rank has {resident:.1f} GB, and of these as much as was touched of the {index:.1f} GB of index",
-        "files, a map that all processes of a machine share; of a store they are read into memory.",
+        f"In the end the rank has {resident:.1f} GB, and of these as much as was touched of the {index:.1f} GB of",
+        "index files, a map that all processes of a machine share; of a store they are read into memory.",
         "",
-        f"A global batch of {windows:,} windows comes from {facts['distinct']:,.0f} sequences, {facts['quality']:.1%} of",
-        f"what a uniform permutation mixes. A shard is read by {facts['readers']:.1f} ranks on average, by",
-        f"{facts['readers_most']:.0f} at most; a rank has {facts['in_use']:.1f} shards in use, {facts['in_use_most']} at",
-        f"most. At one step a second the ranks take {windows:,} windows a second: as many requests where windows are",
-        f"fetched one by one, {whole(facts):,.1f} of {facts['shard_bytes'] / 1e6:.1f} MB where shards are fetched whole.",
+        f"A global batch of {windows:,} windows comes from {facts['distinct']:,.0f} sequences, {facts['quality']:.1%}",
+        f"of what a uniform permutation mixes. A shard is read by {facts['readers']:.1f} ranks on average, by",
+        f"{facts['readers_most']:.0f} at most; a rank has {facts['in_use']:.1f} shards in use,",
+        f"{facts['in_use_most']} at most. At one step a second the ranks take {windows:,} windows a second: as many",
+        "requests where windows are fetched one by one,",
+        f"{whole(facts):,.1f} of {facts['shard_bytes'] / 1e6:.1f} MB where shards are fetched whole.",
     ]
 
 
@@ -363,6 +365,9 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="few shards and commits")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "scale-proof.json")
+    parser.add_argument(
+        "--store", action="store_true", help="count requests anew, and keep the rest of the last report"
+    )
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
@@ -370,7 +375,11 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="seqlake-scale-", dir=args.folder))
     try:
-        report = {**conditions(), **measured(folder, small=args.small)}
+        if args.store:
+            report = json.loads(args.out.read_text())
+            report["store"] = child("store", folder, *sorted({one["shards"] for one in report["store"]}))
+        else:
+            report = {**conditions(), **measured(folder, small=args.small)}
         report["checks"] = conclusions(report)
     finally:
         shutil.rmtree(folder)
