@@ -12,8 +12,8 @@ worker) does not: a cluster is there already. Each runs some rounds in turn; the
 machine only ever makes things slower. Ratios are of best times.
 
 Signals are float32 [T, 48] of 20 000 steps; films are H.264 of 320x240. Rows with signals are read from the same
-Parquet files by both; the model is a small convolution of torch on eight frames of each film, by PyAV where the engine has no
-decoder. NumPy's matrix product is of the same vectors in memory that was touched before.
+Parquet files by both; the model is a small convolution of torch on eight frames of each film, by PyAV where the engine
+has no decoder. NumPy's matrix product is of the same vectors in memory that was touched before.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def act(verb: str, folder: Path, out: Path, on: Any) -> None:
     elif verb == "validate":
         assert not sl.validate(folder / "films", depth="decode", on=on).errors
     elif verb == "statistics":
-        os.environ["XDG_CACHE_HOME"] = str(out)
-        sl.statistics(sl.open(folder / "signals")[::1], ["action"], on=on, progress=False)
+        shutil.rmtree(folder / "signals" / "_seqlake" / "derived", ignore_errors=True)  # where they are kept
+        sl.statistics(sl.open(folder / "signals"), ["action"], on=on, progress=False)
     elif verb == "prepare":
         ds = sl.open(folder / "films")
         sl.prepare(ds, {"cam": (112, 112)}, codec="h264", budget="1TB", out=out / "copies", on=on)
@@ -301,7 +301,11 @@ def child(part: str, *arguments: object, threads: bool = False) -> list[dict[str
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     }
     command = [sys.executable, __file__, "--part", part, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800, env=environment)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+    except subprocess.TimeoutExpired:
+        print(f"{part} {arguments}: not done after ten minutes", flush=True)
+        return []
     if done.returncode:
         print(f"{part} {arguments}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
