@@ -286,6 +286,15 @@ class HasBounds(Protocol):
 
 
 @runtime_checkable
+class BoundsEveryValue(Protocol):
+    """`HasBounds` that no value of a shard lies outside of; others may leave NaN out, which SQL sorts above all."""
+
+    @property
+    def bounds_hold_nan(self) -> bool:
+        """Whether a column that has a NaN in a shard has no bounds there."""
+
+
+@runtime_checkable
 class HasStorage(Protocol):
     """How its files are reached; obstore's option names, never printed."""
 

@@ -11,7 +11,6 @@ import hashlib
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.files.checksums import crc32
 from seqlake.protocols import Flat
 from seqlake.shards.cells import from_flat, gather, list_lengths, numpy_type_of, recast, step_type, takeable
+from seqlake.shards.kept import Kept
 from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex, decode, encode, most_decoded
 from seqlake.shards.proofs import PieceProof, proven
 from seqlake.shards.reading import count_only, refuse_unknown, rows_asked, runs_of
@@ -335,7 +335,7 @@ class EngineReader:
 
     # ---- what all of them do
 
-    @cached_property
+    @Kept
     def _facts(self) -> tuple[int, pa.Schema]:
         if self.trailer is not None:
             return self.trailer.rows, self.trailer.schema
@@ -352,12 +352,12 @@ class EngineReader:
         """Rows of the file."""
         return self._facts[0]
 
-    @cached_property
+    @Kept
     def tail(self) -> int:
         """Bytes at the end that the engine looks for there."""
         return self.tail_of(end_of(self.blob))
 
-    @cached_property
+    @Kept
     def trailer(self) -> Trailer | None:
         """What we said of the file when we wrote it."""
         end = end_of(self.blob)
@@ -513,7 +513,7 @@ class EngineReader:
             self._proven[:] = False
         self.compare_parts(np.array([0]), np.array([self.trailer.nbytes]))
 
-    @cached_property
+    @Kept
     def _proven(self) -> NDArray[np.bool_]:
         """[pieces] those of the engine's file that were compared in this process."""
         assert self.trailer is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.abilities import HasBounds, ability
+from seqlake.abilities import BoundsEveryValue, HasBounds, ability
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -89,11 +89,13 @@ def left(source: Readable, parts: Sequence[Comparison], /) -> np.ndarray[Any, np
     known = ability(source, HasBounds)
     if known is None or not parts:
         return None
+    whole = ability(source, BoundsEveryValue)
+    nan = whole is None or not whole.bounds_hold_nan
     keep = np.ones(len(source.shards()), bool)
     for part in parts:
         name = next((name for name in source.schema if name.casefold() == part.column.casefold()), None)
         if name is not None:
-            keep &= [bounds is None or _may_hold(bounds, part) for bounds in known.bounds(name)]
+            keep &= [bounds is None or _may_hold(bounds, part, nan=nan) for bounds in known.bounds(name)]
     return keep
 
 
@@ -323,22 +325,23 @@ def _parsed(kind: str, text: Any) -> Any:
         return None
 
 
-def _may_hold(bounds: Bounds, part: Comparison) -> bool:
+def _may_hold(bounds: Bounds, part: Comparison, *, nan: bool) -> bool:
+    """Whether a shard may have a value for which a part is true; `nan`: bounds may leave NaN out."""
     low, high = bounds
     if low is None or high is None:
         return False  # null in every row, and null is not true
     if any(isinstance(bound, float) and math.isnan(bound) for bound in bounds):
         return True  # a NaN bounds nothing
-    return any(_may(low, high, part.sign, value) for value in part.values)
+    return any(_may(low, high, part.sign, value, nan=nan) for value in part.values)
 
 
-def _may(low: Any, high: Any, sign: str, value: Any) -> bool:
+def _may(low: Any, high: Any, sign: str, value: Any, *, nan: bool) -> bool:
     numbers = (int, float)
     if isinstance(value, numbers) and isinstance(low, numbers) and isinstance(high, numbers):
         if isinstance(low, bool) or isinstance(high, bool):
             return True
         floating = isinstance(low, float) or isinstance(high, float)
-        if floating and sign in {">", ">="}:
+        if nan and floating and sign in {">", ">="}:
             return True  # NaN is above everything, and no bound tells of it
         if floating or isinstance(value, float):  # DuckDB may compare rounded numbers
             low, high = low - abs(low) * _ULP - _LEAST, high + abs(high) * _ULP + _LEAST

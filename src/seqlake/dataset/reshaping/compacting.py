@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.arguments import DATASET, takes
 from seqlake.dataset.changing.folding import has_deletes
-from seqlake.dataset.reading.streaming import for_writing
+from seqlake.dataset.reading.streaming import several_for_writing
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging, open_for_changes, partition_of
 from seqlake.shards.columns import Columns
 from seqlake.versions import names
@@ -66,9 +66,8 @@ def compact(
     staging = Staging(dataset.table, schema, shape=shape)
     try:
         staging.begin(dataset.version)
-        for shard in chosen:
-            for batch in for_writing(shard, schema.names):
-                staging.write(batch)
+        for batch in several_for_writing(chosen, schema.names, root=dataset.root):
+            staging.write(batch)
     except BaseException:
         staging.discard()
         raise

@@ -206,7 +206,7 @@ def _refuse_repeated(parts: Sequence[Readable], prefixes: Sequence[str], *, root
         batches = streaming.read(part, [str(part.schema.id)])
         ids += [pc.binary_join_element_wise(prefix, one.column(0).cast(pa.string()), "") for one in batches]
     every = pa.chunked_array(ids, pa.string())
-    refuse_repeated(hash_ids(every), lambda at: str(every[at]), root=root)
+    refuse_repeated(hash_ids(every), lambda some: [str(every[at]) for at in some.tolist()], root=root)
 
 
 def _refuse_other_widths(schema: Schema, parts: Sequence[Readable], origins: Sequence[Mapping[str, str]]) -> None:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
 from seqlake.files.checksums import crc32
 from seqlake.shards.cells import from_flat, takeable
+from seqlake.shards.kept import Kept
 from seqlake.shards.parquet import index as offsets
 from seqlake.shards.parquet.building import page_steps
 from seqlake.shards.parquet.expansion import BATCH, Expansion, expansion_of, fitting_rows
@@ -130,7 +131,7 @@ class ParquetReader:
         self._fits: dict[tuple[int, tuple[int, ...]], int] = {}
         self._decoded: dict[tuple[int, tuple[str, ...]], list[pa.RecordBatch]] = {}
 
-    @cached_property
+    @Kept
     def footer(self) -> Footer:
         """The end of the file, read once.
 
@@ -149,7 +150,7 @@ class ParquetReader:
         """Rows of the file."""
         return self.footer.rows
 
-    @cached_property
+    @Kept
     def index(self) -> offsets.OffsetIndex | None:
         """The file's own offset index, else the one given at `open`; None where there is neither.
 
@@ -324,7 +325,7 @@ class ParquetReader:
             self._fits[key] = fitting_rows(self.footer, expansions, _MOST_ROWS)
         return file, self._fits[key]
 
-    @cached_property
+    @Kept
     def _file(self) -> pq.ParquetFile:
         return self._parquet_file(pa.BufferReader(pa.py_buffer(self.blob.view())))
 

@@ -92,7 +92,7 @@ class StandaloneTable(StagingTable):
         """The versions that can be read, oldest first; none for a plain folder."""
         newest = self._log.newest()
         named = [self._log.record(number) for number in newest.kept()]
-        return [_version(record) for record in (*named, *self._log.records(newest.oldest, newest.version))]
+        return [_version(record) for record in (*named, *self._log.each(newest.oldest, newest.version))]
 
     def snapshot(self, version: Version | int | str | datetime | None = None, /) -> StandaloneSnapshot:
         """One version, pinned.
