@@ -1,7 +1,7 @@
-"""Films whose frames say which they are: blocks of black and white in the pixels, which survive any codec and any scaling.
+"""Films whose frames say which they are: black and white blocks, which survive any codec and any scaling.
 
-A picture has 4 x 3 blocks. The first is white and the second black, so that a reader needs no thresholds; the other ten are the
-frame's number, highest bit first.
+A picture has 4 x 3 blocks. The first is white and the second black, so that a reader needs no thresholds; the other ten
+are the frame's number, highest bit first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 /** Two to four sequences in step: side by side, or their curves on the same axes. */
 
-import { html, useEffect, useLoaded, useMemo, useRef, useState, copyText, Icon, IconButton, Spinner, Trouble } from "./ui.js";
+import { html, useEffect, useLoaded, useMemo, useRef, useState, copyText, Icon, IconButton, Menu, Spinner, Trouble } from "./ui.js";
 import { getArray, getJson } from "./api.js";
 import { change, filterOf, go, href, replace } from "./route.js";
 import { Player, View } from "./player.js";
@@ -99,7 +99,9 @@ function Comparison({ seqKeys, sequences, dataset, query, keys, theme }) {
       <div class="switch" role="group" aria-label="what is brought together">${ALIGNMENTS.map(([name, text]) => html`
         <button type="button" key=${name} aria-pressed=${String(align === name)} onClick=${() => setAlign(name)}>${text}</button>`)}</div>
       <span class="push"></span>
-      ${films.length > 1 && html`<div class="chips inline">${films.map((name) => html`<button type="button" class="chip" key=${name} aria-pressed=${String(vids.includes(name))} onClick=${() => setVids((old) => (old.includes(name) ? old.filter((one) => one !== name) : films.filter((one) => one === name || old.includes(one))))}>${name}</button>`)}</div>`}
+      <${Menu} icon="columns" label="Panels">
+        ${films.length > 0 && html`<p class="menu-title">Videos</p><${Choice} all=${films} chosen=${vids} onChosen=${setVids} icon="film" />`}
+        <p class="menu-title">Signals</p><${Choice} all=${common} chosen=${panels} onChosen=${setPanels} icon="wave" /><//>
       ${sequences.length < 4 && html`<form class="row-form add-form" onSubmit=${add}><input aria-label="id of a sequence to add" placeholder="add an id" value=${adding} onInput=${(event) => setAdding(event.target.value)} /><button type="submit" class="button small" aria-label="Add"><${Icon} name="plus" size=${14} /></button></form>`}
       <button type="button" class="icon-button" title="Copy a link" aria-label="Copy a link" onClick=${() => copyText(new URL(href("cmp", link()), location.href).href, "Link copied")}><${Icon} name="link" /></button>
     </div>
@@ -129,6 +131,11 @@ function differences(sequences) {
   const names = [...new Set(sequences.flatMap((one) => one.scalars.map((scalar) => scalar.name)))];
   return names.map((name) => ({ name, values: sequences.map((one) => one.scalars.find((scalar) => scalar.name === name)?.value ?? null) }))
     .filter(({ values }) => new Set(values.map((value) => JSON.stringify(value))).size > 1).slice(0, 40);
+}
+
+function Choice({ all, chosen, onChosen, icon }) {
+  return html`<div class="menu-scroll">${all.map((name) => html`<label class="menu-check" key=${name}><input type="checkbox" checked=${chosen.includes(name)}
+    onChange=${() => onChosen((old) => (old.includes(name) ? old.filter((one) => one !== name) : all.filter((one) => one === name || old.includes(one))))} /><${Icon} name=${icon} size=${13} /><span>${name}</span></label>`)}</div>`;
 }
 
 /** The sequence's own step under the playhead. */

@@ -97,7 +97,7 @@ function Viewer() {
       ${!exported && html`<nav aria-label="pages">${PAGES.map(([to, text]) => html`<a data-nav key=${to} href=${href(to)} aria-current=${page === to || (to === "" && (page === "seq" || page === "cmp")) ? "page" : undefined}>${text}</a>`)}</nav>`}
       <span class="push"></span>
       ${old && html`<a class="badge warn" href=${href(page, { ...Object.fromEntries(route.query), version: null })} title="Back to the newest">version ${version} of ${dataset.newest}</a>`}
-      ${!exported && dataset && html`<button type="button" class=${`button small ${drafts ? "primary" : ""}`} data-drafts=${drafts} onClick=${() => setDialog("commit")}><${Icon} name="check" size=${14} /> Commit${drafts ? ` ${drafts}` : ""}</button>`}
+      ${!exported && dataset && html`<button type="button" aria-label=${`Commit labels${drafts ? ` (${drafts})` : ""}`} class=${`button small ${drafts ? "primary" : ""}`} data-drafts=${drafts} onClick=${() => setDialog("commit")}><${Icon} name="check" size=${14} /> <span class="commit-text">Commit</span>${drafts ? ` ${drafts}` : ""}</button>`}
       <${IconButton} icon="keys" label="Keys" keys="?" onClick=${() => setDialog("keys")} cls="wide-only" />
       <${IconButton} icon=${theme === "dark" ? "sun" : "moon"} label=${theme === "dark" ? "Light" : "Dark"} onClick=${toggleTheme} />
     </header>
