@@ -26,14 +26,14 @@ function keysOf(query) {
 
 export function ComparePage({ dataset, query, keys, theme }) {
   const seqKeys = useMemo(() => keysOf(query), [query.getAll("id").join("\u0000"), query.getAll("row").join(",")]);
-  const asked = useLoaded((signal) => Promise.all(seqKeys.map((key) => getJson("api/sequence", { ...key, clock: query.get("clock") }, signal))), [seqKeys, dataset.version]);
+  const asked = useLoaded(async (signal) => ({ of: seqKeys, sequences: await Promise.all(seqKeys.map((key) => getJson("api/sequence", { ...key, clock: query.get("clock") }, signal))) }), [seqKeys, dataset.version]);
   if (seqKeys.length === 0) {
     return html`<main class="page"><div class="empty"><${Icon} name="compare" size=${28} /><p>Nothing is picked. Pick two to four sequences in the table, then press Compare.</p>
       <a data-nav class="button primary" href=${href("", filterOf(query))}>To the table</a></div></main>`;
   }
   if (asked.error) return html`<main class="page"><${Trouble} error=${asked.error} onRetry=${asked.again} /></main>`;
-  if (!asked.value || asked.value.length !== seqKeys.length) return html`<main class="page wait"><${Spinner} /></main>`;
-  return html`<${Comparison} key=${JSON.stringify(seqKeys)} seqKeys=${seqKeys} sequences=${asked.value} dataset=${dataset} query=${query} keys=${keys} theme=${theme} />`;
+  if (!asked.value || asked.value.of !== seqKeys) return html`<main class="page wait"><${Spinner} /></main>`;
+  return html`<${Comparison} key=${JSON.stringify(seqKeys)} seqKeys=${seqKeys} sequences=${asked.value.sequences} dataset=${dataset} query=${query} keys=${keys} theme=${theme} />`;
 }
 
 function Comparison({ seqKeys, sequences, dataset, query, keys, theme }) {

@@ -118,4 +118,9 @@ function Viewer() {
 }
 
 followLinks(document);
+/* A press leaves no focus behind, so that Space goes on playing and does not press again. */
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("button");
+  if (button && event.detail > 0 && !button.closest("dialog, .menu, form")) button.blur();
+});
 render(html`<${Viewer} />`, document.getElementById("app"));

@@ -436,10 +436,20 @@ export class FrameTrack {
 
 /** A film whose tail the browser does not play: the video as far as it goes, then decoded frames. */
 export class SplitTrack {
-  constructor(video, frames, from) {
+  constructor(video, frames, from, onPart = () => {}) {
     this.parts = [video, frames];
     this.from = from;
     this.map = video.map;
+    this.onPart = onPart;
+  }
+
+  /** Which of the two is on the screen; it says anew what it shows. */
+  turnTo(part) {
+    if (part === this.now) return;
+    this.parts[this.now ?? 1 - part].halt();
+    this.now = part;
+    this.parts[part].shown = undefined;
+    this.onPart(part);
   }
 
   part(step) {
@@ -448,26 +458,24 @@ export class SplitTrack {
   }
 
   settle(step) {
-    this.now = this.part(step);
+    this.turnTo(this.part(step));
     this.parts[this.now].settle(step);
   }
 
   settled() { return this.parts[this.now ?? 0].settled(); }
 
   async start(position, rate, hz) {
-    this.now = this.part(Math.floor(position));
+    this.turnTo(this.part(Math.floor(position)));
     return this.parts[this.now].start(position, rate, hz);
   }
 
   follow(position, rate, hz) {
-    const now = this.part(Math.floor(position));
-    if (now !== this.now) this.parts[this.now ?? 0].halt();
-    this.now = now;
-    this.parts[now].follow(position, rate, hz);
+    this.turnTo(this.part(Math.floor(position)));
+    this.parts[this.now].follow(position, rate, hz);
   }
 
   jump(position) {
-    this.now = this.part(Math.floor(position));
+    this.turnTo(this.part(Math.floor(position)));
     this.parts[this.now].jump?.(position);
   }
 

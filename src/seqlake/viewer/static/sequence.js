@@ -52,13 +52,20 @@ export function SequencePage({ dataset, query, keys, theme }) {
   const seqKey = useMemo(() => seqKeyOf(query), [query.get("id"), query.get("row")]);
   const [clock, setClock] = useState(query.get("clock"));
   const filter = filterOf(query);
-  const asked = useLoaded((signal) => getJson("api/sequence", { ...seqKey, clock }, signal), [seqKey, clock, dataset.version]);
-  const place = useLoaded((signal) => (exported ? null : getJson("api/place", { ...seqKey, ...filter }, signal)), [seqKey, query.get("where"), query.get("q"), query.get("order")]);
+  const asked = useLoaded(async (signal) => ({ of: seqKey, sequence: await getJson("api/sequence", { ...seqKey, clock }, signal) }), [seqKey, clock, dataset.version]);
+  const place = useLoaded((signal) => (exported ? exportedPlace(seqKey) : getJson("api/place", { ...seqKey, ...filter }, signal)), [seqKey, query.get("where"), query.get("q"), query.get("order")]);
   if (asked.error) return html`<main class="page"><${Trouble} error=${asked.error} onRetry=${asked.again} /></main>`;
-  if (!asked.value) return html`<main class="page wait"><${Spinner} /></main>`;
-  const sequence = asked.value;
+  /* The last answer stays while the next one comes: it may be of another sequence. */
+  if (!asked.value || asked.value.of !== seqKey) return html`<main class="page wait"><${Spinner} /></main>`;
+  const { sequence } = asked.value;
   return html`<${Sequence} key=${`${seqKey.id ?? ""}#${seqKey.row ?? ""}#${sequence.row}`} sequence=${sequence} seqKey=${seqKey} dataset=${dataset} query=${query} filter=${filter} place=${place.value}
     clock=${clock} onClock=${setClock} keys=${keys} theme=${theme} />`;
+}
+
+async function exportedPlace(key) {
+  const { rows } = await getJson("api/rows");
+  const position = rows.findIndex((row) => (key.id !== undefined ? row.id === key.id : row.row === key.row));
+  return { position: position < 0 ? null : position, matched: rows.length, previous: rows[position - 1] ?? null, next: rows[position + 1] ?? null };
 }
 
 /** Signals of one dimension with few values become lanes under the scrubber. */
@@ -83,7 +90,14 @@ function useLanes(seqKey, sequence, aligns) {
 const NONE = [];
 
 function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onClock, keys, theme }) {
-  const player = useMemo(() => new Player({ steps: sequence.steps || 1, hz: sequence.clock?.hz ?? dataset.clock ?? 30 }), [sequence.steps, sequence.clock?.hz]);
+  const last = useRef(null);
+  const player = useMemo(() => {
+    const next = new Player({ steps: sequence.steps || 1, hz: sequence.clock?.hz ?? 30 });
+    /* Another clock counts the same moments by other steps. */
+    if (last.current) { last.current.pause(); next.seek(Math.floor(last.current.seconds() * next.hz + 1e-6)); }
+    last.current = next;
+    return next;
+  }, [sequence.steps, sequence.clock?.hz]);
   const view = useMemo(() => new View(player.steps), [player]);
   const id = sequence.id;
   useLabels();
@@ -252,8 +266,11 @@ const same = (map) => map;
 function committedOf(sequence) {
   const of = (name) => sequence.scalars.find((scalar) => scalar.name === name)?.value;
   const note = of("note");
-  const other = sequence.others?.find((one) => one.name === "spans")?.value ?? of("spans");
-  return { flag: of("flag") === true, note: typeof note === "string" ? note : null, spans: Array.isArray(other) ? other : null };
+  const cell_ = sequence.others?.find((one) => one.name === "spans");
+  let spans = cell_?.value ?? of("spans") ?? null;
+  if (!spans && cell_?.text) { try { spans = JSON.parse(cell_.text); } catch { spans = null; } }
+  const good = Array.isArray(spans) && spans.every((span) => Number.isInteger(span?.start) && Number.isInteger(span?.stop));
+  return { flag: of("flag") === true, note: typeof note === "string" ? note : null, spans: good ? spans : null };
 }
 
 function Scalars({ sequence, dataset }) {

@@ -97,10 +97,10 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
     let track;
     if (play === "frames" || !pts) track = decoded();
     else if (play === "tail" && about.browser_frames < about.frames) {
-      const both = (which) => (frame) => { if (ref.current) ref.current.dataset.part = which; if (frame !== null) onShown(frame); };
-      const front = new VideoTrack(video.current, { map, pts, onShown: both("video") });
-      const frames = new FrameTrack({ map, load, onShown: both("frames"), onPicture, onError: setFrameError });
-      track = new SplitTrack(front, frames, about.browser_frames);
+      const only = (part) => (frame) => { if (track?.now === part) onShown(frame); };
+      const front = new VideoTrack(video.current, { map, pts, onShown: only(0) });
+      const frames = new FrameTrack({ map, load, onShown: only(1), onPicture, onError: setFrameError });
+      track = new SplitTrack(front, frames, about.browser_frames, (part) => { if (ref.current) ref.current.dataset.part = part ? "frames" : "video"; });
     } else track = new VideoTrack(video.current, { map, pts, onShown });
     const off = player.add(track);
     return () => { off(); track.close(); };
