@@ -93,16 +93,16 @@ class Server:
             "sequence": sequences.sequence,
             "video": sequences.video,
             "sql": tables.sql,
-            "versions": tables.versions,
+            "versions": self._versions,
             "diff": tables.diff,
             "labels": lambda shelf, _: curating.labels(shelf, self.drafts),
             "problems": self._problems,
             "outliers": self._outliers,
             "duplicates": self._duplicates,
         }
-        arrays = {"pts": sequences.pts, "align": sequences.align, "signal": sequences.signal}
+        arrays = {"pts": sequences.pts, "align": sequences.align, "signal": sequences.signal, "audio": sequences.audio}
         pictures = {"frame": sequences.frame, "strip": sequences.film}
-        posts = {"labels": self._label, "commit": self._commit}
+        posts = {"labels": self._label, "commit": self._commit, "undo": self._undo}
         routes: list[Any] = [Route(path, page, methods=["GET"]) for path in _PAGES]
         routes += [Route(f"/api/{name}", self._posting(one), methods=["POST"]) for name, one in posts.items()]
         routes += [Route(f"/api/{name}", self._object(one), methods=["GET"]) for name, one in objects.items()]
@@ -185,6 +185,15 @@ class Server:
         with self._committing:
             return curating.commit(self.shelf, self.drafts, body)
 
+    def _undo(self, body: dict[str, Any]) -> dict[str, Any]:
+        with self._committing:
+            return curating.undo(self.shelf, self.drafts, body)
+
+    def _versions(self, shelf: tables.Shelf, asked: Asked) -> dict[str, Any]:
+        facts = tables.versions(shelf, asked)
+        ours = {one["version"] for one in self.drafts.read()["commits"]}
+        return {**facts, "versions": [{**one, "undo": one["version"] in ours} for one in facts["versions"]]}
+
     def _job(self, key: tuple[str, ...], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What a long piece of work has come to; it is begun where it was not."""
         with self._lock:
@@ -228,7 +237,12 @@ class Server:
         def work() -> dict[str, Any]:
             ranked = outliers(selection, statistics(selection), top=most)
             named = [
-                {"row": one.row, "id": one.sequence_id or str(one.row), "score": one.score, "why": [{"what": one.reason}]}
+                {
+                    "row": one.row,
+                    "id": one.sequence_id or str(one.row),
+                    "score": one.score,
+                    "why": [{"what": one.reason}],
+                }
                 for one in ranked
             ]
             return {"outliers": plain(named)}

@@ -65,7 +65,9 @@ class Asked:
     def wholes(self, name: str, /, *, most: int, high: int) -> list[int]:
         """Whole numbers with commas between them, each from 0 to below `high`."""
         parts = (self.text(name) or "").split(",")
-        numbers = [int(part) if part.isascii() and part.isdecimal() and len(part) < 19 else -1 for part in parts if part]
+        numbers = [
+            int(part) if part.isascii() and part.isdecimal() and len(part) < 19 else -1 for part in parts if part
+        ]
         if len(numbers) > most or any(not 0 <= one < high for one in numbers):
             raise QueryError(f"{name}: expected at most {most} whole numbers from 0 to {high - 1}.")
         return numbers

@@ -44,16 +44,25 @@ class Drafts:
         try:
             held = json.loads(self.path.read_text())
             if isinstance(held["sequences"], dict) and isinstance(held["revision"], int):
-                return {"revision": held["revision"], "sequences": held["sequences"]}
+                commits = held.get("commits")
+                known = commits if isinstance(commits, list) else []
+                return {"revision": held["revision"], "sequences": held["sequences"], "commits": known}
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        return {"revision": 0, "sequences": {}}
+        return {"revision": 0, "sequences": {}, "commits": []}
 
     def _write(self, held: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.tmp")
         beside.write_text(json.dumps(held))
         os.replace(beside, self.path)  # noqa: PTH105 - whole or not at all
+
+    def note(self, commit: dict[str, Any] | None, /, *, but: Any = None) -> None:
+        """Remember a commit, so that it can be undone; forget that of the version `but`."""
+        with self._lock:
+            held = self.read()
+            kept = [one for one in held["commits"] if one["version"] != but]
+            self._write({**held, "commits": [*kept, *([] if commit is None else [commit])][-100:]})
 
     def merge(self, changes: Any, revision: Any = None, /) -> dict[str, Any]:
         """Change drafts key by key; null removes one.
@@ -119,6 +128,7 @@ def labels(shelf: Shelf, drafts: Drafts, /) -> dict[str, Any]:
     flagged = [name for name, draft in held["sequences"].items() if draft.get("flag")]
     ids = f"--ids flagged.txt  # {len(flagged)} ids, one a line"
     commands = {"delete": f"seqlake delete {place} {ids}", "subset": f"seqlake subset {place} OUT --drop {ids}"}
+    held.pop("commits")
     return {**held, "place": str(drafts.path), "names": names, "commands": commands, "flagged": flagged}
 
 
@@ -149,12 +159,15 @@ def commit(shelf: Shelf, drafts: Drafts, body: dict[str, Any], /) -> dict[str, A
     }
     if body.get("dry_run") or not cells:
         return facts
+    before = table.version.id
+    changed = {one: list(row) for one, row in cells.items()}
     for name in new:
         values = {one: row.pop(name) for one, row in cells.items() if name in row}
         table.add_column(name, kinds.get(name, pa.string()), values=values, message=message)
     rest = [{str(table.schema.id): one, **row} for one, row in cells.items() if row]
     if rest:
-        table.upsert(rest, message=message)
+        _put(table, rest, message)
+    drafts.note({"version": table.version.id, "before": before, "cells": changed})
     drafts.merge(dict.fromkeys(one for one in held if one not in unknown))
     return {**facts, "version": table.version.id}
 
@@ -176,3 +189,45 @@ def _cells(table: Any, held: dict[str, Any], columns: dict[str, Any]) -> tuple[d
     if any(table.schema.id in row for row in cells.values()):
         raise QueryError(f"{table.schema.id!r} names the sequences, and takes no labels.")
     return cells, unknown
+
+
+def undo(shelf: Shelf, drafts: Drafts, body: dict[str, Any], /) -> dict[str, Any]:
+    """Give back the cells that one commit of the viewer changed, as a new commit.
+
+    Raises:
+        QueryError: No commit of the viewer made this version.
+        StaleError: Some of the cells changed since.
+    """
+    from seqlake.dataset.opening import open as open_dataset
+
+    number = body.get("version")
+    noted = next((one for one in drafts.read()["commits"] if one["version"] == number), None)
+    table = shelf.table
+    if noted is None or table is None:
+        raise QueryError(f"No commit of this viewer that could be undone made version {number!r:.40}.")
+    table.refresh()
+    before, after = (open_dataset(table.location, version=noted[name]) for name in ("before", "version"))
+    back: list[dict[str, Any]] = []
+    for name, columns in noted["cells"].items():
+        changed = [one for one in columns if _cell(table, name, one) != _cell(after, name, one)]
+        if changed:
+            raise StaleError(f"{changed[0]!r} of {name!r} changed since; nothing was undone.")
+        row = {one: _cell(before, name, one) if one in before.schema else None for one in columns}
+        back.append({str(table.schema.id): name, **row})
+    _put(table, back, f"undo of version {number}")
+    drafts.note(None, but=number)
+    return {"version": table.version.id, "cells": sum(map(len, noted["cells"].values()))}
+
+
+def _cell(dataset: Any, name: str, column: str) -> Any:
+    value = dataset.sequence(name)[column]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _put(table: Any, rows: list[dict[str, Any]], message: str) -> None:
+    """Change cells, without writing shards anew where that is possible."""
+    names = {name for row in rows for name in row if name != table.schema.id}
+    scalar = all(table.schema[name].category == "scalar" and name != "spans" for name in names)
+    for group in {tuple(sorted(row)): None for row in rows}:  # rows of the same cells together: others stay as they are
+        part = [row for row in rows if tuple(sorted(row)) == group]
+        (table.update if scalar else table.upsert)(part, message=message)

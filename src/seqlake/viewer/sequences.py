@@ -132,7 +132,9 @@ def sequence(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
                 if facts["signals"][-1]["aligned"]:
                     counts.append(len(value))
         elif kind in {"video", "depth", "frames", "image", "audio", "points", "clouds"}:
-            facts["media"].append({"name": name, "kind": kind, **state_of(value if not isinstance(value, np.ndarray) else None)})
+            facts["media"].append(
+                {"name": name, "kind": kind, **state_of(value if not isinstance(value, np.ndarray) else None)}
+            )
             if isinstance(value, StepsView) and own_rate(column) in {None, clock.rate}:
                 counts.append(len(value))
         elif isinstance(value, FileView):
@@ -226,7 +228,13 @@ def _of_packets(decoder: Any, value: Any, kind: str) -> dict[str, Any]:
     mime = _CONTAINERS.get(ending, "video/mp4")
     eight = decoder.bits <= 10
     whole = value.first == 0 and value.count is None
-    plays = kind == "video" and stream.codec in _PLAYED and ending in {*_CONTAINERS, value.reference.lower()} and eight and whole
+    plays = (
+        kind == "video"
+        and stream.codec in _PLAYED
+        and ending in {*_CONTAINERS, value.reference.lower()}
+        and eight
+        and whole
+    )
     facts = {
         "codec": stream.codec,
         "profile": None,
@@ -281,18 +289,18 @@ def align(shelf: Shelf, asked: Asked, /) -> tuple[NDArray[Any], dict[str, str]]:
     column, view = shows.schema[name], _view(shows, row)
     steps = sequence(shelf, asked)["steps"]
     anchors = np.arange(steps, dtype=np.int64)
-    if framed(column):
-        value = _media(shows, row, asked)
-        count = len(value)
-        rate = own_rate(column)
-        if clock.rate is None or rate in {None, clock.rate} or not isinstance(value, MediaView):
-            numbers = anchors
-        else:
-            numbers = value.numbers_at([step / clock.rate for step in range(steps)])
-    else:
-        [track], _ = tracks(Window({name: range(1)}), shows.source.schema, clock)
+    steps_of, frames_of = tracks(Window({name: range(1)}), shows.source.schema, clock)
+    [track] = steps_of or frames_of
+    value: Any = _media(shows, row, asked) if framed(column) else view[name]
+    if value is None:
+        raise MissingFileError(f"The cell of {name!r} is null.")
+    if track.timestamps is not None:
         numbers = samples_at(track, anchors, lambda one: view[one]).reshape(-1)
-        count = len(view[name])
+    elif isinstance(value, MediaView) and clock.rate is not None and own_rate(column) not in {None, clock.rate}:
+        numbers = value.numbers_at([step / clock.rate for step in range(steps)])
+    else:
+        numbers = track.samples(anchors).reshape(-1)
+    count = len(value)
     return np.where((numbers < 0) | (numbers >= count), -1, numbers).astype("<i4"), {}
 
 
@@ -321,6 +329,21 @@ def signal(shelf: Shelf, asked: Asked, /) -> tuple[NDArray[Any], dict[str, str]]
         part = np.stack([low, high], -1)
         head["X-Seqlake-Envelope"] = str(points)
     return part.astype("<f8" if wide else "<f4"), head
+
+
+def audio(shelf: Shelf, asked: Asked, /) -> tuple[NDArray[Any], dict[str, str]]:
+    """[points, channels, 2] lowest and highest samples of even spans of a sound."""
+    shows, row = shelf.row(asked)
+    name, points = asked.needed("col"), asked.whole("points", 1000, low=1, high=8000)
+    if kind_of(shows.schema[name]) != "audio":
+        raise SchemaMismatchError(f"{name!r} holds no sound.")
+    value = _media(shows, row, asked)
+    rate, count = value.rate, len(value)
+    start, stop = (asked.real(one, at, low=0, high=1e9) for one, at in (("start", 0.0), ("stop", count / rate)))
+    part = value.samples(seconds=(start, max(start, stop)))
+    low, high = envelope(part, min(points, len(part)))
+    head = {"X-Seqlake-Rate": str(rate), "X-Seqlake-Seconds": f"{count / rate:g}"}
+    return np.stack([low, high], -1).astype("<f4"), head
 
 
 def npy(array: NDArray[Any], /) -> bytes:

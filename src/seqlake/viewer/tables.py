@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import OrderedDict
 from threading import RLock
@@ -192,7 +193,7 @@ def dataset(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
     """Header cards and columns; no file of a row is opened."""
     selection, table = shelf.of(asked), shelf.table
     schema, whole = selection.schema, ability(selection, OfATable)
-    metadata = schema.metadata.to_json()
+    metadata = json.loads(schema.metadata.to_json())
     location = selection.root if table is None else table.location
     name = str(metadata.get("name") or location.rstrip("/").rpartition("/")[2])
     shards = selection.shards()
@@ -288,7 +289,9 @@ def histogram(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
     name, bins, chosen = asked.needed("col"), asked.whole("bins", 24, low=1, high=100), shelf.chosen(asked)
     if name.startswith("length:"):
         lengths = chosen.lengths(name[7:])
-        return _numbers(lengths[lengths >= 0].astype(np.float64), int((lengths < 0).sum()), f"len({quoted(name[7:])})", bins)
+        return _numbers(
+            lengths[lengths >= 0].astype(np.float64), int((lengths < 0).sum()), f"len({quoted(name[7:])})", bins
+        )
     kind = kind_of(chosen.schema[name])
     if kind not in {"number", "text", "boolean", "time"}:
         raise SchemaMismatchError(f"A histogram is of a scalar, and {name!r} is none.")
@@ -298,9 +301,16 @@ def histogram(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
         return _numbers(values[np.isfinite(values)], cells.null_count, quoted(name), bins)
     text = cells.cast(pa.string()) if kind != "boolean" else cells
     counted = pc.value_counts(text.drop_null())
-    top = sorted(zip(counted.field(1).to_pylist(), counted.field(0).to_pylist(), strict=True), key=lambda one: (-one[0], str(one[1])))
+    top = sorted(
+        zip(counted.field(1).to_pylist(), counted.field(0).to_pylist(), strict=True),
+        key=lambda one: (-one[0], str(one[1])),
+    )
     shown = [
-        {"value": plain(value), "count": count, "where": f"CAST({quoted(name)} AS VARCHAR) = {literal(str(value).lower() if kind == 'boolean' else value)}"}
+        {
+            "value": plain(value),
+            "count": count,
+            "where": f"CAST({quoted(name)} AS VARCHAR) = {literal(str(value).lower() if kind == 'boolean' else value)}",
+        }
         for count, value in top[:bins]
     ]
     count = sum(number for number, _ in top)
