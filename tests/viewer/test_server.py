@@ -193,7 +193,7 @@ def test_labels_become_columns_and_are_undone(client: Client, dataset: sl.Datase
 
 
 def test_no_request_ends_in_a_server_error(client: Client) -> None:
-    chosen = random.Random(7)  # noqa: S311 - the same requests in every run
+    chosen = random.Random(7)
     routes = [
         "dataset",
         "rows",

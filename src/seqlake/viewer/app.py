@@ -213,9 +213,11 @@ class Server:
 
     def _problems(self, shelf: tables.Shelf, asked: Asked) -> dict[str, Any]:
         from seqlake.dataset.validation import validate
+        from seqlake.dataset.validation.checking import DEPTHS
 
-        selection, depth = shelf.of(asked), asked.text("depth", "files")
-        if depth not in {"metadata", "rows", "files", "decode"}:
+        selection, named = shelf.of(asked), asked.text("depth", "files")
+        depth = next((one for one in DEPTHS if one == named), None)
+        if depth is None:
             raise errors.QueryError("depth: expected metadata, rows, files or decode.")
 
         def work() -> dict[str, Any]:

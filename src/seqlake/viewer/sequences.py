@@ -40,7 +40,7 @@ def _view(shows: Excerpt, row: int) -> SequenceView:
 
 def _clock(shows: Excerpt, asked: Asked) -> Clock:
     given = asked.text("clock")
-    if given in shows.schema:
+    if given is not None and given in shows.schema:
         return clock_of(shows.schema, given=own_rate(shows.schema[given]))
     rate = asked.real("clock", 0.0, low=0.0, high=1e6) or None
     return dataset_clock(shows.source, given=rate)
@@ -111,7 +111,7 @@ def envelope(steps: NDArray[Any], points: int, /) -> tuple[NDArray[Any], NDArray
     return np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
 
 
-def sequence(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def sequence(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:  # noqa: C901 - one case a kind of column
     """What one sequence has, and the clock that relates its columns."""
     shows, row = shelf.row(asked)
     view, clock = _view(shows, row), _clock(shows, asked)

@@ -51,7 +51,7 @@ class Viewer:
 
     def _repr_html_(self) -> str:
         link = f'<p><a href="{escape(self.url)}" target="_blank">Open the viewer</a> (on this machine)</p>'
-        return link + self._shown._repr_html_()  # noqa: SLF001 - what notebooks call
+        return link + self._shown._repr_html_()
 
 
 def view(

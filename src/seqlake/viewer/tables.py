@@ -149,7 +149,7 @@ def literal(value: Any, /) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def kind_of(column: Column, /) -> str:  # noqa: C901 - a table of cases
+def kind_of(column: Column, /) -> str:
     """What the page draws a column as."""
     if column.type is not None and column.type.is_depth:
         return "depth"
@@ -220,7 +220,8 @@ def dataset(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
         "metadata": metadata,
     }
     if "duration_seconds" in schema and kind_of(schema["duration_seconds"]) == "number":
-        total = selection.sql("SELECT sum(duration_seconds) FROM dataset").fetchone()[0]  # type: ignore[index]
+        row = selection.sql("SELECT sum(duration_seconds) FROM dataset").fetchone()
+        total = None if row is None else row[0]
         facts |= {"hours": None if total is None else float(total) / 3600, "hours_of": "duration_seconds"}
     return facts
 
@@ -325,7 +326,7 @@ def histogram(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
 
 
 def _numbers(values: np.ndarray[Any, Any], nulls: int, name: str, bins: int) -> dict[str, Any]:
-    empty = {"kind": "number", "min": None, "max": None, "nulls": nulls, "count": 0, "bins": []}
+    empty: dict[str, Any] = {"kind": "number", "min": None, "max": None, "nulls": nulls, "count": 0, "bins": []}
     if not len(values):
         return empty
     low, high = float(values.min()), float(values.max())
