@@ -220,8 +220,8 @@ def dataset(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
         "metadata": metadata,
     }
     if "duration_seconds" in schema and kind_of(schema["duration_seconds"]) == "number":
-        row = selection.sql("SELECT sum(duration_seconds) FROM dataset").fetchone()
-        total = None if row is None else row[0]
+        answer = selection.sql("SELECT sum(duration_seconds) AS total FROM dataset").to_arrow_table()
+        total = answer.column(0)[0].as_py()
         facts |= {"hours": None if total is None else float(total) / 3600, "hours_of": "duration_seconds"}
     return facts
 
