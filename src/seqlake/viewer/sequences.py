@@ -21,6 +21,8 @@ from seqlake.windows.spec import Window
 from seqlake.windows.timestamps import samples_at
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from seqlake.dataset.reading.excerpt import Excerpt
@@ -217,7 +219,22 @@ def video(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
         facts["variable"] = {"shortest": float(gaps.min()), "longest": float(gaps.max())}
     if isinstance(decoder, VideoDecoder):
         facts |= _of_packets(decoder, value, kind_of(column))
+    facts["findings"] = list(_findings(facts, sequence(shelf, asked)["steps"]))
     return facts
+
+
+def _findings(facts: dict[str, Any], steps: int) -> Iterator[dict[str, Any]]:
+    """What a viewer of the film should know."""
+
+    def warning(code: str, message: str) -> dict[str, Any]:
+        return {"code": code, "severity": "warning", "message": message, "hint": None}
+
+    if facts["aligned"] and steps and facts["frames"] != steps:
+        yield warning("frames", f"{facts['frames']} frames, but {steps} steps")
+    if facts["variable"] is not None:
+        yield warning("variable", "frames are not evenly spaced")
+    if facts.get("start", 0) > 0:
+        yield warning("start", f"it starts at {facts['start']:g} s, not at 0")
 
 
 def _of_packets(decoder: Any, value: Any, kind: str) -> dict[str, Any]:
@@ -379,8 +396,8 @@ def film(shelf: Shelf, asked: Asked, /) -> tuple[bytes, str, dict[str, str]]:
     shows, row = shelf.row(asked)
     count, height = asked.whole("n", 6, low=1, high=12), asked.whole("height", 64, low=16, high=240)
     drawn = strip(_view(shows, row), asked.needed("col"), count=count, box=(4 * height, height))
-    if not drawn.pictures:
-        raise MissingFileError(f"{drawn.name}: {drawn.note}")
+    if not drawn.pictures:  # the tile beside it says what is wrong
+        return encode_image(np.full((height, height, 3), 128, np.uint8), format="jpeg"), "image/jpeg", {}
     least = min(len(one) for one in drawn.pictures)
     joined = np.concatenate([one[:least] for one in drawn.pictures], axis=1)
     return encode_image(joined, format="jpeg"), "image/jpeg", {}
