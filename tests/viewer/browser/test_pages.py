@@ -164,7 +164,7 @@ def test_labels_are_committed_and_given_back(own: tuple[Page, Path]) -> None:
     page.page.get_by_label("label of the span").fill("slip")
     page.page.get_by_role("button", name="Mark").click()
     page.page.locator(".span-row").wait_for()
-    assert [*before.columns] == [*sl.open(root).columns]  # a draft changes nothing
+    assert before.version == sl.open(root).version  # a draft changes nothing
     page.page.reload()
     page.rest(1)
     page.page.locator('[data-drafts="1"]').click()
@@ -183,7 +183,7 @@ def test_labels_are_committed_and_given_back(own: tuple[Page, Path]) -> None:
     assert not [seq.id for seq in ds.where("flag")]
     assert not [seq.id for seq in ds.where("quality = 'bad'")]
     ds.rollback(before.version)
-    assert "flag" not in sl.open(root).columns
+    assert "flag" not in repr(sl.open(root))
 
 
 def test_taking_back_a_draft(own: tuple[Page, Path]) -> None:

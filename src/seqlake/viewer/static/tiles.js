@@ -22,7 +22,8 @@ function State({ state, why, hint, place }) {
 
 /** The frame of a film for each step of the sequence, or -1. */
 async function mapOf(key, col, info, steps, clock, frames, signal) {
-  if (info.aligned !== false) return frameMap(steps, frames);
+  /* What the video says of itself holds for the clock of the rule; of another clock, the server is asked. */
+  if (info.aligned !== false && !clock) return frameMap(steps, frames);
   const { array } = await getArray("api/align", { ...key, col, clock }, signal);
   return frameMap(steps, frames, array.data);
 }
@@ -113,7 +114,10 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
     setFallback(`This browser does not play it (${info?.codec ?? "codec unknown"}): frames are decoded by seqlake.`);
   };
   const shows = info?.state === "ok";
-  const findings = info?.findings ?? [];
+  const findings = [...(info?.findings ?? [])];
+  if (shows && info.aligned !== false && !clock && info.frames !== steps && !findings.some((one) => one.code === "frames")) {
+    findings.push({ code: "frames", severity: "warning", message: `${info.frames} frames, but ${steps} steps` });
+  }
   return html`<figure class=${`tile ${solo ? "solo" : ""}`} ref=${ref} data-tile=${name} data-play=${play ?? ""} data-state=${start?.state ?? "loading"}
     aria-label=${`${media.kind} ${name}`}>
     <div class="tile-picture" style=${{ aspectRatio: shows && info.width ? `${info.width} / ${info.height}` : "16 / 10", maxHeight: height }}>
