@@ -72,6 +72,7 @@ _HOME = {
     "subset": "dataset.reshaping",
     "trim": "dataset.reshaping",
     "validate": "dataset.validation",
+    "view": "viewer.serving",
 }
 _MODULES = ("abilities", "compat", "errors", "formats", "media", "protocols", "ray", "spark", "testing")
 
