@@ -72,8 +72,7 @@ def test_a_press_on_a_histogram_filters(page: Page) -> None:
     bar.last.click()
     page.page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 1")
     assert page.page.locator("tbody th").inner_text() == "short"
-    bar = page.page.locator('[data-histogram="reward"] .bars button.on')
-    bar.click()
+    page.page.locator(".filter-state .chip").click()
     page.page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 3")
 
 
