@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import math
 import mimetypes
@@ -13,9 +14,13 @@ import numpy as np
 
 from seqlake import errors
 from seqlake.dataset.reading.views import FileView, StepsView
+from seqlake.dataset.similarity import duplicates
+from seqlake.dataset.statistics import outliers, statistics
+from seqlake.dataset.validation import validate
+from seqlake.dataset.validation.checking import DEPTHS
 from seqlake.errors import MissingFileError, SchemaMismatchError, SeqlakeError
 from seqlake.viewer import curating, sequences, tables
-from seqlake.viewer.asking import Asked, plain
+from seqlake.viewer.asking import Parameters, plain
 from seqlake.viewer.safety import Gate, Rules
 
 if TYPE_CHECKING:
@@ -74,7 +79,7 @@ class Server:
         self._committing = Lock()
 
     def app(self) -> Gate:
-        """The ASGI application."""
+        """The routes behind their gate, as an ASGI application."""
         from starlette.applications import Starlette
         from starlette.responses import FileResponse
         from starlette.routing import Mount, Route
@@ -83,7 +88,7 @@ class Server:
         def page(_: Request) -> Response:
             return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
 
-        objects: dict[str, Callable[[tables.Shelf, Asked], dict[str, Any]]] = {
+        objects: dict[str, Callable[[tables.Shelf, Parameters], dict[str, Any]]] = {
             "dataset": self._dataset,
             "rows": tables.rows,
             "place": tables.place,
@@ -123,14 +128,14 @@ class Server:
 
         return guarded
 
-    def _object(self, answer: Callable[[tables.Shelf, Asked], dict[str, Any]]) -> Callable[[Request], Response]:
-        return self._guarded(lambda request: _json(answer(self.shelf, Asked(dict(request.query_params)))))
+    def _object(self, answer: Callable[[tables.Shelf, Parameters], dict[str, Any]]) -> Callable[[Request], Response]:
+        return self._guarded(lambda request: _json(answer(self.shelf, Parameters(dict(request.query_params)))))
 
     def _array(self, answer: Callable[..., Any]) -> Callable[[Request], Response]:
         def reply(request: Request) -> Response:
             from starlette.responses import Response
 
-            array, headers = answer(self.shelf, Asked(dict(request.query_params)))
+            array, headers = answer(self.shelf, Parameters(dict(request.query_params)))
             return Response(sequences.npy(array), media_type="application/octet-stream", headers=headers)
 
         return self._guarded(reply)
@@ -139,7 +144,7 @@ class Server:
         def reply(request: Request) -> Response:
             from starlette.responses import Response
 
-            data, kind, headers = answer(self.shelf, Asked(dict(request.query_params)))
+            data, kind, headers = answer(self.shelf, Parameters(dict(request.query_params)))
             return Response(data, media_type=kind, headers=headers)
 
         return self._guarded(reply)
@@ -167,7 +172,7 @@ class Server:
 
     # ---- answers that need the server
 
-    def _dataset(self, shelf: tables.Shelf, asked: Asked) -> dict[str, Any]:
+    def _dataset(self, shelf: tables.Shelf, asked: Parameters) -> dict[str, Any]:
         held = self.drafts.read()["sequences"]
         return {
             **tables.dataset(shelf, asked),
@@ -189,7 +194,7 @@ class Server:
         with self._committing:
             return curating.undo(self.shelf, self.drafts, body)
 
-    def _versions(self, shelf: tables.Shelf, asked: Asked) -> dict[str, Any]:
+    def _versions(self, shelf: tables.Shelf, asked: Parameters) -> dict[str, Any]:
         facts = tables.versions(shelf, asked)
         ours = {one["version"] for one in self.drafts.read()["commits"]}
         return {**facts, "versions": [{**one, "undo": one["version"] in ours} for one in facts["versions"]]}
@@ -211,10 +216,7 @@ class Server:
         Thread(target=run, daemon=True, name="seqlake-viewer").start()
         return dict(state)
 
-    def _problems(self, shelf: tables.Shelf, asked: Asked) -> dict[str, Any]:
-        from seqlake.dataset.validation import validate
-        from seqlake.dataset.validation.checking import DEPTHS
-
+    def _problems(self, shelf: tables.Shelf, asked: Parameters) -> dict[str, Any]:
         selection, named = shelf.of(asked), asked.text("depth", "files")
         depth = next((one for one in DEPTHS if one == named), None)
         if depth is None:
@@ -231,9 +233,7 @@ class Server:
 
         return self._job(("problems", selection.fingerprint, str(depth)), work)
 
-    def _outliers(self, shelf: tables.Shelf, asked: Asked) -> dict[str, Any]:
-        from seqlake.dataset.statistics import outliers, statistics
-
+    def _outliers(self, shelf: tables.Shelf, asked: Parameters) -> dict[str, Any]:
         selection, most = shelf.of(asked), asked.whole("limit", 50, low=1, high=1000)
 
         def work() -> dict[str, Any]:
@@ -251,9 +251,7 @@ class Server:
 
         return self._job(("outliers", selection.fingerprint, str(most)), work)
 
-    def _duplicates(self, shelf: tables.Shelf, asked: Asked) -> dict[str, Any]:
-        from seqlake.dataset.similarity import duplicates
-
+    def _duplicates(self, shelf: tables.Shelf, asked: Parameters) -> dict[str, Any]:
         selection, name = shelf.of(asked), asked.text("col")
         known = [one for one, column in selection.schema.items() if tables.kind_of(column) == "embedding"]
         name = name or next(iter(known), None)
@@ -275,7 +273,7 @@ class Server:
         return self._job(("duplicates", selection.fingerprint, name), work)
 
     def _media(self, request: Request) -> Response:
-        asked = Asked(dict(request.query_params))
+        asked = Parameters(dict(request.query_params))
         shows, row = self.shelf.row(asked)
         name = asked.needed("col")
         value: Any = shows[shows.index_of(row)][name]
@@ -294,9 +292,9 @@ def served(blob: Blob, name: str, wanted: str | None, unless: str | None, /) -> 
 
     kind = mimetypes.guess_type(name)[0] or ""
     etag = '"' + "".join(one for one in str(blob.token) if one.isalnum())[:64] + '"'
-    shown = kind.startswith(_MEDIA)
+    plays = kind.startswith(_MEDIA)
     headers = {"Accept-Ranges": "bytes", "ETag": etag, "Cache-Control": "private, no-cache"}
-    if not shown:
+    if not plays:
         headers["Content-Disposition"] = "attachment"
     span = None if unless is not None and unless != etag else _range(wanted, blob.size)
     if span is None:
@@ -314,7 +312,7 @@ def served(blob: Blob, name: str, wanted: str | None, unless: str | None, /) -> 
         for at in range(start, stop, _PIECE):
             yield bytes(blob.ranges(np.array([at]), np.array([min(at + _PIECE, stop)]))[0])
 
-    media = kind if shown else "application/octet-stream"
+    media = kind if plays else "application/octet-stream"
     return StreamingResponse(pieces(), status, headers=headers, media_type=media)
 
 
@@ -360,6 +358,4 @@ def _finite(value: Any) -> Any:
 
 
 def _own_version() -> str:
-    from seqlake import __version__
-
-    return __version__
+    return importlib.metadata.version("seqlake")

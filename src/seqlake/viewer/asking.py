@@ -18,7 +18,7 @@ _EXACT = 1 << 53
 _TEXT = 16_384
 
 
-class Asked:
+class Parameters:
     """The query of one request.
 
     Args:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from seqlake.dataset.opening import open as open_dataset
 from seqlake.errors import QueryError, ReadOnlyError, SeqlakeError
 from seqlake.files.cache import user_folder
 
@@ -198,8 +199,6 @@ def undo(shelf: Shelf, drafts: Drafts, body: dict[str, Any], /) -> dict[str, Any
         QueryError: No commit of the viewer made this version.
         StaleError: Some of the cells changed since.
     """
-    from seqlake.dataset.opening import open as open_dataset
-
     number = body.get("version")
     noted = next((one for one in drafts.read()["commits"] if one["version"] == number), None)
     table = shelf.table

@@ -43,7 +43,7 @@ class Rules:
 
     @property
     def cookie(self) -> str:
-        """The cookie's name."""
+        """The name of the cookie that holds the token."""
         return f"seqlake-{self.port}"
 
     def accepts_host(self, host: str) -> bool:
@@ -54,7 +54,7 @@ class Rules:
             return False
         if is_loopback(name):
             return True
-        return not is_loopback(self.host) and (name == self.host or self.host in {"0.0.0.0", "::"})  # noqa: S104
+        return not is_loopback(self.host) and (name == self.host or self.host in {"0.0.0.0", "::"})  # noqa: S104 - compared, nothing is bound here
 
     def knows(self, text: str | None) -> bool:
         """Whether this is the token."""
@@ -74,7 +74,7 @@ class Gate:
         self._rules = rules
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Answer one request."""
+        """Answer one request, or refuse it."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)

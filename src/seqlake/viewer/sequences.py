@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.dataset.drawing.strips import READ_ERRORS, displayable, strip
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.views import FileView, MediaView, StepsView
 from seqlake.errors import MissingFileError, SchemaMismatchError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import scheme
 from seqlake.media import encode_image
+from seqlake.media.video import VideoDecoder
 from seqlake.spec.alignment import clock_of, own_rate
-from seqlake.viewer.asking import Asked, plain
+from seqlake.viewer.asking import Parameters, plain
 from seqlake.viewer.tables import Shelf, kind_of
 from seqlake.windows.clock import dataset_clock, tracks
 from seqlake.windows.frames import framed
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.dataset.reading.excerpt import Excerpt
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.spec.alignment import Clock
 
+_OUTSIDE = "The viewer opens no file outside of the dataset; seqlake show does, of a dataset opened with allow_outside."
 _MOST = 1_000_000  # values of a signal that are sent as they are
 _PLAYED = frozenset({"h264", "vp8", "vp9", "av1"})  # as Chromium decodes them
 _CONTAINERS = {"mp4": "video/mp4", "m4v": "video/mp4", "mov": "video/mp4", "webm": "video/webm"}
@@ -40,7 +42,7 @@ def _view(shows: Excerpt, row: int) -> SequenceView:
     return shows[at]
 
 
-def _clock(shows: Excerpt, asked: Asked) -> Clock:
+def _clock(shows: Excerpt, asked: Parameters) -> Clock:
     given = asked.text("clock")
     if given is not None and given in shows.schema:
         return clock_of(shows.schema, given=own_rate(shows.schema[given]))
@@ -62,17 +64,20 @@ def state_of(value: Any, /) -> dict[str, Any]:
     try:
         return {"state": "present", "bytes": value.size, **facts}
     except UnsafeReferenceError as error:
-        return {"state": "outside", "why": error.message, "hint": "Files outside of the dataset are not opened for others; look at them with seqlake show.", **facts}
+        return {
+            "state": "outside",
+            "why": error.message,
+            "hint": _OUTSIDE,
+            **facts,
+        }
     except FileNotFoundError as error:
         return {"state": "missing", "why": str(error), "resolved": value.location, **facts}
     except (SeqlakeError, OSError, ValueError) as error:
         return {"state": "failed", "why": str(error), **facts}
 
 
-def files(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def files(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """The states of the files that some rows name."""
-    from seqlake.dataset.reading.excerpt import Excerpt
-
     shows = Excerpt.of(shelf.of(asked))
     names = [name for name, column in shows.schema.items() if column.category == "file" or column.medium is not None]
     rows = asked.wholes("rows", most=100, high=shows.access.starts[-1])
@@ -86,10 +91,8 @@ def _state(view: SequenceView, name: str) -> dict[str, Any]:
         return {"state": "failed", "why": str(error)}
 
 
-def sparklines(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def sparklines(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """Envelopes of the first dimensions of a signal, for some rows."""
-    from seqlake.dataset.reading.excerpt import Excerpt
-
     shows, points = Excerpt.of(shelf.of(asked)), asked.whole("points", 48, low=2, high=200)
     column = shows.schema[asked.needed("col")]
     lines: dict[str, Any] = {}
@@ -113,7 +116,7 @@ def envelope(steps: NDArray[Any], points: int, /) -> tuple[NDArray[Any], NDArray
     return np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
 
 
-def sequence(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:  # noqa: C901 - one case a kind of column
+def sequence(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:  # noqa: C901 - one case a kind of column
     """What one sequence has, and the clock that relates its columns."""
     shows, row = shelf.row(asked)
     view, clock = _view(shows, row), _clock(shows, asked)
@@ -157,7 +160,7 @@ def sequence(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:  # noqa: C901 - o
             "hz": None if rate is None else float(rate),
             "fraction": None if rate is None else f"{rate.numerator}/{rate.denominator}",
             "why": clock.rule,
-            "choices": [{"name": name, "hz": float(own)} for name, own in rates.items() if own is not None],
+            "choices": [{"name": name, "hz": float(hz)} for name, hz in rates.items() if hz is not None],
         },
         **facts,
         "python": f"ds[{view.id!r}]",
@@ -190,10 +193,8 @@ def _signal_facts(cell: NDArray[Any], name: str, shows: Excerpt, clock: Clock) -
     }
 
 
-def video(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def video(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """What a player has to know of one film; no frame is decoded."""
-    from seqlake.media.video import VideoDecoder
-
     shows, row = shelf.row(asked)
     column = shows.schema[asked.needed("col")]
     if kind_of(column) not in _PICTURED:
@@ -207,7 +208,7 @@ def video(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
         seconds = value.seconds
         decoder = value._open() if isinstance(value, MediaView) else None  # noqa: SLF001 - its own packets, not its frames
     except READ_ERRORS as error:
-        hint = getattr(error, "hint", None)
+        hint = error.hint if isinstance(error, SeqlakeError) else None
         return {"state": "broken", "why": str(error), "hint": hint}
     rate = own_rate(column)
     facts: dict[str, Any] = {"state": "ok", "frames": count, "play": "frames", "findings": [], "audio": False}
@@ -282,14 +283,14 @@ def _ends(decoder: Any) -> NDArray[np.float64]:
     return np.append(times, times[-1] + gap)
 
 
-def pts(shelf: Shelf, asked: Asked, /) -> tuple[NDArray[Any], dict[str, str]]:
+def pts(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str]]:
     """[frames + 1] seconds at which frames are presented, and the end of the last."""
     shows, row = shelf.row(asked)
     value = _media(shows, row, asked)
     return _ends(value), {}
 
 
-def _media(shows: Excerpt, row: int, asked: Asked) -> Any:
+def _media(shows: Excerpt, row: int, asked: Parameters) -> Any:
     name = asked.needed("col")
     value = _view(shows, row)[name]
     if value is None:
@@ -299,7 +300,7 @@ def _media(shows: Excerpt, row: int, asked: Asked) -> Any:
     return value
 
 
-def align(shelf: Shelf, asked: Asked, /) -> tuple[NDArray[Any], dict[str, str]]:
+def align(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str]]:
     """[steps] int32: which sample of a column belongs to each step of the clock; -1 where none does."""
     shows, row = shelf.row(asked)
     clock, name = _clock(shows, asked), asked.needed("col")
@@ -321,7 +322,7 @@ def align(shelf: Shelf, asked: Asked, /) -> tuple[NDArray[Any], dict[str, str]]:
     return np.where((numbers < 0) | (numbers >= count), -1, numbers).astype("<i4"), {}
 
 
-def signal(shelf: Shelf, asked: Asked, /) -> tuple[NDArray[Any], dict[str, str]]:
+def signal(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str]]:
     """Samples of a signal, or the envelope of a range of them."""
     shows, row = shelf.row(asked)
     column = shows.schema[asked.needed("col")]
@@ -348,7 +349,7 @@ def signal(shelf: Shelf, asked: Asked, /) -> tuple[NDArray[Any], dict[str, str]]
     return part.astype("<f8" if wide else "<f4"), head
 
 
-def audio(shelf: Shelf, asked: Asked, /) -> tuple[NDArray[Any], dict[str, str]]:
+def audio(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str]]:
     """[points, channels, 2] lowest and highest samples of even spans of a sound."""
     shows, row = shelf.row(asked)
     name, points = asked.needed("col"), asked.whole("points", 1000, low=1, high=8000)
@@ -370,7 +371,7 @@ def npy(array: NDArray[Any], /) -> bytes:
     return sink.getvalue()
 
 
-def frame(shelf: Shelf, asked: Asked, /) -> tuple[bytes, str, dict[str, str]]:
+def frame(shelf: Shelf, asked: Parameters, /) -> tuple[bytes, str, dict[str, str]]:
     """One decoded picture as JPEG or PNG."""
     shows, row = shelf.row(asked)
     value, column = _media(shows, row, asked), shows.schema[asked.needed("col")]
@@ -391,7 +392,7 @@ def frame(shelf: Shelf, asked: Asked, /) -> tuple[bytes, str, dict[str, str]]:
     return encode_image(picture, format=kind), f"image/{kind}", head
 
 
-def film(shelf: Shelf, asked: Asked, /) -> tuple[bytes, str, dict[str, str]]:
+def film(shelf: Shelf, asked: Parameters, /) -> tuple[bytes, str, dict[str, str]]:
     """Some frames side by side."""
     shows, row = shelf.row(asked)
     count, height = asked.whole("n", 6, low=1, high=12), asked.whole("height", 64, low=16, high=240)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from seqlake.abilities import OfATable, ability
-from seqlake.errors import MissingDependencyError
+from seqlake.plugins import require
 from seqlake.viewer.app import Server
 from seqlake.viewer.curating import Drafts
 from seqlake.viewer.safety import Rules, is_loopback
@@ -30,14 +30,14 @@ class Viewer:
         url: The address, with the token.
     """
 
-    def __init__(self, url: str, runner: Any, thread: threading.Thread, shown: Selection) -> None:
+    def __init__(self, url: str, runner: Any, thread: threading.Thread, selection: Selection) -> None:
         self.url = url
         self._runner = runner
         self._thread = thread
-        self._shown = shown
+        self._selection = selection
 
     def close(self) -> None:
-        """End the server."""
+        """End the server; the address answers no more."""
         self._runner.should_exit = True
         self._thread.join(5)
 
@@ -51,7 +51,7 @@ class Viewer:
 
     def _repr_html_(self) -> str:
         link = f'<p><a href="{escape(self.url)}" target="_blank">Open the viewer</a> (on this machine)</p>'
-        return link + self._shown._repr_html_()
+        return link + self._selection._repr_html_()
 
 
 def view(
@@ -86,13 +86,8 @@ def view(
         link.close()
         ```
     """
-    try:
-        import starlette as _starlette  # noqa: F401
-        import uvicorn
-    except ImportError as error:
-        raise MissingDependencyError(
-            "The viewer needs Starlette and uvicorn. Run: pip install 'seqlake[view]'"
-        ) from error
+    require("starlette", extra="view")
+    uvicorn = require("uvicorn", extra="view")
     if not token and not is_loopback(host):
         raise ValueError(f"Without a token the viewer is bound to loopback only, not to {host!r}.")
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

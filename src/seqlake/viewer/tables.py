@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.abilities import OfATable, ability
+from seqlake.dataset.opening import open as open_dataset
+from seqlake.dataset.reading.difference import diff as difference
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.query import quoted
 from seqlake.errors import QueryError, SchemaMismatchError, SeqlakeError, SequenceNotFoundError
 from seqlake.spec.schema import is_text
-from seqlake.viewer.asking import Asked, plain
+from seqlake.viewer.asking import Parameters, plain
 from seqlake.windows.frames import is_clouds
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class Shelf:
         """The dataset, where it is one with versions."""
         return ability(self.selection, OfATable)
 
-    def of(self, asked: Asked, /) -> Selection:
+    def of(self, asked: Parameters, /) -> Selection:
         """The version that a request names."""
         name = asked.text("version")
         table = self.table
@@ -60,8 +62,6 @@ class Shelf:
             raise QueryError("This dataset has no versions.")
         with self._lock:
             if name not in self._versions:
-                from seqlake.dataset.opening import open as open_dataset
-
                 which = int(name) if name.isascii() and name.isdecimal() and len(name) < 19 else name
                 self._versions[name] = open_dataset(table.location, version=which, allow_outside=table.allow_outside)
             return self._versions[name]
@@ -79,7 +79,7 @@ class Shelf:
                 self._lists.popitem(last=False)
         return value
 
-    def chosen(self, asked: Asked, /) -> Excerpt:
+    def chosen(self, asked: Parameters, /) -> Excerpt:
         """The rows for which `where` and `q` hold."""
         selection = self.of(asked)
         where, text = asked.text("where"), asked.text("q")
@@ -92,7 +92,7 @@ class Shelf:
         rows: Excerpt = self.kept(key, lambda: Excerpt.of(selection.where(condition)))
         return rows
 
-    def ordered(self, asked: Asked, /) -> Ints:
+    def ordered(self, asked: Parameters, /) -> Ints:
         """[rows] the source's numbers of the chosen rows in the order that was asked for."""
         chosen, name, down = self.chosen(asked), asked.text("order"), asked.text("desc") == "1"
         rows = np.arange(len(chosen), dtype=np.int64) if chosen.rows is None else chosen.rows
@@ -112,7 +112,7 @@ class Shelf:
         ordered: Ints = self.kept(key, sort)
         return ordered
 
-    def row(self, asked: Asked, /) -> tuple[Excerpt, int]:
+    def row(self, asked: Parameters, /) -> tuple[Excerpt, int]:
         """The version and the row that a request names by `id` or `row`."""
         shows = Excerpt.of(self.of(asked))
         name = asked.text("id")
@@ -189,7 +189,7 @@ def _described(column: Column) -> dict[str, Any]:
     return facts
 
 
-def dataset(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def dataset(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """Header cards and columns; no file of a row is opened."""
     selection, table = shelf.of(asked), shelf.table
     schema, whole = selection.schema, ability(selection, OfATable)
@@ -226,7 +226,7 @@ def dataset(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
     return facts
 
 
-def rows(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def rows(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """One page of rows: scalars and lengths, never signals."""
     begin = time.monotonic()
     offset, limit = asked.whole("offset", 0, low=0, high=1 << 60), asked.whole("limit", 100, low=1, high=500)
@@ -240,14 +240,14 @@ def rows(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
         for name, column in schema.items()
         if kind_of(column) in {"text", "number", "boolean", "time"} and (not wanted or name in wanted.split(","))
     ]
-    shown = everything.cut(rows=page)
+    visible = everything.cut(rows=page)
     names = list(dict.fromkeys([*([schema.id] if schema.id else []), *scalars]))
-    cells = [row for batch in shown.batches(names) for row in batch.to_pylist()] if names else [{} for _ in page]
+    cells = [row for batch in visible.batches(names) for row in batch.to_pylist()] if names else [{} for _ in page]
     lengths: dict[str, list[int]] = {}
     for name, column in schema.items():
         if kind_of(column) == "signal" and len(page):
             try:
-                lengths[name] = shown.lengths(name).tolist()
+                lengths[name] = visible.lengths(name).tolist()
             except (SeqlakeError, OSError):
                 continue
     return {
@@ -268,7 +268,7 @@ def rows(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
     }
 
 
-def place(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def place(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """Where a sequence stands in a list, and its neighbours there."""
     shows, row = shelf.row(asked)
     ordered = shelf.ordered(asked)
@@ -285,7 +285,7 @@ def place(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
     return {"position": position, "matched": len(ordered), "previous": before, "next": after}
 
 
-def histogram(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def histogram(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """How the values of a scalar, or the lengths of a signal, are spread; with the condition for each bar."""
     name, bins, chosen = asked.needed("col"), asked.whole("bins", 24, low=1, high=100), shelf.chosen(asked)
     if name.startswith("length:"):
@@ -306,7 +306,7 @@ def histogram(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
         zip(counted.field(1).to_pylist(), counted.field(0).to_pylist(), strict=True),
         key=lambda one: (-one[0], str(one[1])),
     )
-    shown = [
+    bars = [
         {
             "value": plain(value),
             "count": count,
@@ -317,7 +317,7 @@ def histogram(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
     count = sum(number for number, _ in top)
     return {
         "kind": "values",
-        "bins": shown,
+        "bins": bars,
         "count": count,
         "nulls": cells.null_count,
         "distinct": len(top),
@@ -343,7 +343,7 @@ def _numbers(values: np.ndarray[Any, Any], nulls: int, name: str, bins: int) -> 
     return {**empty, "min": low, "max": high, "count": len(values), "bins": bars}
 
 
-def sql(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def sql(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """What one query answers, up to a number of rows."""
     begin, query, limit = time.monotonic(), asked.needed("q"), asked.whole("limit", 1000, low=1, high=10_000)
     selection = shelf.of(asked)
@@ -364,7 +364,7 @@ def sql(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
     return facts
 
 
-def versions(shelf: Shelf, _asked: Asked, /) -> dict[str, Any]:
+def versions(shelf: Shelf, _asked: Parameters, /) -> dict[str, Any]:
     """What was committed, newest first."""
     table = shelf.table
     if table is None:
@@ -385,11 +385,9 @@ def versions(shelf: Shelf, _asked: Asked, /) -> dict[str, Any]:
     return {"versions": listed, "versioned": True}
 
 
-def diff(shelf: Shelf, asked: Asked, /) -> dict[str, Any]:
+def diff(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """What differs between two versions; at most 200 ids of a kind."""
-    from seqlake.dataset.reading.difference import diff as difference
-
-    before, after = (shelf.of(Asked({"version": asked.needed(name)})) for name in ("from", "to"))
+    before, after = (shelf.of(Parameters({"version": asked.needed(name)})) for name in ("from", "to"))
     facts = difference(before, after)
     changed = [{"id": name, "columns": list(columns)} for name, columns in facts.changed.items()]
     return {
