@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.spec.alignment import Clock
 
-_OUTSIDE = "The viewer opens no file outside of the dataset; seqlake show does, of a dataset opened with allow_outside."
+_OUTSIDE = "Where you trust it: sl.view(sl.open(place, allow_outside=True))."
 _MOST = 1_000_000  # values of a signal that are sent as they are
 _PLAYED = frozenset({"h264", "vp8", "vp9", "av1"})  # as Chromium decodes them
 _CONTAINERS = {"mp4": "video/mp4", "m4v": "video/mp4", "mov": "video/mp4", "webm": "video/webm"}
