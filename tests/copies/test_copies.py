@@ -599,6 +599,23 @@ def test_vacuum_of_a_lake_keeps_the_copies_of_what_is_kept(arm, kind, tmp_path) 
     batches(loader.frames(size=SIZE, copies=True))
 
 
+def test_vacuum_leaves_the_copies_of_another_table_of_the_lake(arm, tmp_path) -> None:
+    """All tables of a DuckLake have one folder, and a version is kept for as long as another table's shows it."""
+    one, other = (
+        sl.convert(arm, f"ducklake:sqlite:{tmp_path}/meta.sqlite?table={name}", workers=1, progress=False)
+        for name in ("one", "other")
+    )
+    for lake in (one, other):
+        raw(lake, {"cam": SIZE})
+    one.delete(ids=["ep_0"])
+    assert not [path for path in one.vacuum(older_than=_NO_TIME) if "copies" in path]
+    other.delete(ids=["ep_1"])
+    other.vacuum(older_than=_NO_TIME)
+    assert len([path for path in one.vacuum(older_than=_NO_TIME) if "copies" in path]) == 2
+    for lake in (one, other):
+        assert raw(lake, {"cam": SIZE}).columns[0].written == 0
+
+
 @pytest.mark.parametrize("codec", ["raw", "mjpeg", "h264"])
 def test_copies_lie_in_a_bucket(arm, codec, s3_environment) -> None:
     far = sl.convert(arm, f"{s3_environment}/arm", workers=1, progress=False)
