@@ -22,6 +22,7 @@ from seqlake import plugins
 from seqlake.errors import CorruptFrameError, DecodeError
 from seqlake.media import _tiff
 from seqlake.media._bytes import all_of
+from seqlake.media._carried import carried
 from seqlake.media._containers import format_of
 from seqlake.media._limits import PIXELS, guard
 from seqlake.media._stills import PictureHead, checked_head, describe, netpbm_header, orientation
@@ -261,9 +262,10 @@ def _checked(data: bytes | memoryview, name: str) -> PictureHead:
     kind = format_of(bytes(data[:64]))
     if kind not in _READERS:
         what = f"bytes that begin with {bytes(data[:12])!r}" if kind is None else kind
+        known = carried(name, bytes(data[:64]))
+        advice = "Convert it, or read its bytes." if known is None else f"It is {known}."
         raise DecodeError(
-            f"{name}: expected JPEG, PNG, TIFF, WebP, BMP, PPM, PGM, AVIF or JPEG 2000, found {what}. Convert it, or "
-            "read its bytes."
+            f"{name}: expected JPEG, PNG, TIFF, WebP, BMP, PPM, PGM, AVIF or JPEG 2000, found {what}. {advice}"
         )
     try:
         head = checked_head(data)
