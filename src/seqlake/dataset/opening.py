@@ -616,4 +616,8 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
             f"it holds Parquet ({len(files)} files) but no {METADATA}",
             f"Read it with sl.scan({place!r}), or make it a dataset with: seqlake init {place}",
         )
+    if others := plain.other_shards(place, storage=storage):
+        extras = f"pip install 'seqlake[{','.join(others)}]'"
+        make_it = f'Make it a dataset: write {{"mixtrain": "1.0"}} into {METADATA} there.'
+        return f"it holds {' and '.join(others)} shards but no {METADATA}", f"{make_it} Reading it needs: {extras}"
     return f"it has neither {METADATA} nor Parquet files", create_it
