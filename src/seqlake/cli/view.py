@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
 
 
 @click.command()
@@ -16,6 +17,7 @@ from seqlake.cli import _options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 for a free one.")
 @click.option("--open/--no-open", "opens", default=True, help="Open the browser.")
 @click.option("--no-token", is_flag=True, help="Ask for no secret; on loopback only.")
+@output_options
 def command(
     source: str,
     sequence_id: str | None,
@@ -26,6 +28,7 @@ def command(
     port: int,
     opens: bool,
     no_token: bool,
+    output: Output,
 ) -> None:
     """Serve DATASET to a browser: filter it, see signals and films in step, find what is wrong, label.
 
@@ -40,7 +43,7 @@ def command(
         link = view(selection, sequence_id, where=where, host=host, port=port, token=not no_token)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    click.echo(link.url)
+    output.document({"url": link.url}, text=link.url)
     if opens:
         import webbrowser
 

@@ -3,7 +3,8 @@
 A copy begins at a key packet that nothing before refers to, and ends where the packets so far show exactly the frames
 so far. Frames before and behind it, the edges, are encoded again: for H.264 into the same track, under parameter sets
 of their own; for other codecs the whole clip is. Every clip is read back before it counts: its frames must be as many
-as asked, at the right times, and where copies begin and end they must be the same pictures to the last bit.
+as asked, at the right times. Where nothing was encoded and times alone order the frames, its packets must be those of
+the file, bit for bit; else the pictures must be the same to the last bit where copies begin and end.
 """
 
 from __future__ import annotations
