@@ -239,6 +239,7 @@ def test_keys_and_names_for_those_who_do_not_see(page: Page) -> None:
     assert page.rest(1) == 45
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("width", [390, 1280, 1920])
 @pytest.mark.parametrize("path", ["", "seq?id=every", "cmp?id=every&id=short", "problems", "sql", "versions"])
 def test_no_page_is_wider_than_its_window(browser: Any, server: Server, width: int, path: str) -> None:
