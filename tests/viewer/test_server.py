@@ -175,18 +175,29 @@ def test_no_file_outside_is_read(tmp_path: Path) -> None:
 
 def test_labels_become_columns_and_are_undone(client: Client, dataset: sl.Dataset) -> None:
     draft = {"flag": True, "note": "blurred", "spans": [{"start": 1, "stop": 4, "label": "grasp"}]}
+    first = dataset.version.id
     assert client.post("labels", {"set": {"ep_1": draft, "gone": {"flag": True}}})[0] == 200
     assert client.post("labels", {"set": {}, "revision": 0})[0] == 409
     status, done = client.post("commit", {"message": "looked at"})
     assert (status, done["cells"], done["unknown"]) == (200, 3, ["gone"])
     dataset.refresh()
+    newest = client.json("versions")["versions"][0]
+    assert (newest["version"], newest["message"]) == (first + 1, "looked at")  # all of it is one commit
     assert [one.id for one in dataset.where("flag AND note = 'blurred' AND spans[1].stop = 4")] == ["ep_1"]
     assert client.json("versions")["versions"][0]["undo"]
     assert client.post("undo", {"version": done["version"]})[0] == 200
     dataset.refresh()
     assert len(dataset.where("flag")) == 0
-    client.post("labels", {"set": {"ep_2": {"note": "mine"}}})
+    client.post("labels", {"set": {"ep_2": {"note": "mine", "labels": {"task": "pour", "view": "left"}}}})
+    client.post("labels", {"set": {"ep_3": {"spans": [{"start": 0, "stop": 2}]}}})
     _, done = client.post("commit", {})
+    dataset.refresh()
+    assert dataset.version.id == first + 3
+    assert [dataset.sequence("ep_2")[name] for name in ("note", "view")] == ["mine", "left"]
+    assert dataset.sequence("ep_3")["note"] is None
+    client.post("labels", {"set": {"ep_1": {"labels": {"reward": "much"}}}})
+    assert client.post("commit", {})[0] == 400  # a text, and the column holds numbers
+    client.post("labels", {"set": {"ep_1": None}})
     dataset.update([{"sequence_id": "ep_2", "note": "theirs"}])
     assert client.post("undo", {"version": done["version"]})[0] == 409
     assert dataset.sequence("ep_2")["note"] == "theirs"

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from seqlake.dataset.changing import evolving
 from seqlake.dataset.opening import open as open_dataset
-from seqlake.errors import QueryError, ReadOnlyError, SeqlakeError
+from seqlake.errors import QueryError, ReadOnlyError, SchemaMismatchError, SeqlakeError
 from seqlake.files.cache import user_folder
+from seqlake.versions.messages import saying
 
 if TYPE_CHECKING:
     from seqlake.viewer.tables import Shelf
@@ -134,10 +136,11 @@ def labels(shelf: Shelf, drafts: Drafts, /) -> dict[str, Any]:
 
 
 def commit(shelf: Shelf, drafts: Drafts, body: dict[str, Any], /) -> dict[str, Any]:
-    """Make columns of the drafts, as one commit for what is new and one for the cells.
+    """Make columns of the drafts, as one commit.
 
     Raises:
         ReadOnlyError: The source cannot be written.
+        SchemaMismatchError: A column that is there holds something else.
     """
     table = shelf.table
     if table is None or table.version.id == -1:
@@ -162,12 +165,7 @@ def commit(shelf: Shelf, drafts: Drafts, body: dict[str, Any], /) -> dict[str, A
         return facts
     before = table.version.id
     changed = {one: list(row) for one, row in cells.items()}
-    for name in new:
-        values = {one: row.pop(name) for one, row in cells.items() if name in row}
-        table.add_column(name, kinds.get(name, pa.string()), values=values, message=message)
-    rest = [{str(table.schema.id): one, **row} for one, row in cells.items() if row]
-    if rest:
-        _put(table, rest, message)
+    _put(table, cells, {name: kinds.get(name, pa.string()) for name in new}, message)
     drafts.note({"version": table.version.id, "before": before, "cells": changed})
     drafts.merge(dict.fromkeys(one for one in held if one not in unknown))
     return {**facts, "version": table.version.id}
@@ -206,14 +204,13 @@ def undo(shelf: Shelf, drafts: Drafts, body: dict[str, Any], /) -> dict[str, Any
         raise QueryError(f"No commit of this viewer that could be undone made version {number!r:.40}.")
     table.refresh()
     before, after = (open_dataset(table.location, version=noted[name]) for name in ("before", "version"))
-    back: list[dict[str, Any]] = []
+    back: dict[str, dict[str, Any]] = {}
     for name, columns in noted["cells"].items():
         changed = [one for one in columns if _cell(table, name, one) != _cell(after, name, one)]
         if changed:
             raise StaleError(f"{changed[0]!r} of {name!r} changed since; nothing was undone.")
-        row = {one: _cell(before, name, one) if one in before.schema else None for one in columns}
-        back.append({str(table.schema.id): name, **row})
-    _put(table, back, f"undo of version {number}")
+        back[name] = {one: _cell(before, name, one) if one in before.schema else None for one in columns}
+    _put(table, back, {}, f"undo of version {number}")
     drafts.note(None, but=number)
     return {"version": table.version.id, "cells": sum(map(len, noted["cells"].values()))}
 
@@ -223,10 +220,22 @@ def _cell(dataset: Any, name: str, column: str) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _put(table: Any, rows: list[dict[str, Any]], message: str) -> None:
-    """Change cells, without writing shards anew where that is possible."""
-    names = {name for row in rows for name in row if name != table.schema.id}
-    scalar = all(table.schema[name].category == "scalar" and name != "spans" for name in names)
-    for group in {tuple(sorted(row)): None for row in rows}:  # rows of the same cells together: others stay as they are
-        part = [row for row in rows if tuple(sorted(row)) == group]
-        (table.update if scalar else table.upsert)(part, message=message)
+def _put(table: Any, cells: dict[str, dict[str, Any]], new: dict[str, pa.DataType], message: str) -> None:
+    """Put cells into columns, `new` ones among them, as one commit; whatever is not named stays as it is."""
+    schema = table.schema.with_columns(new)
+    names = list(dict.fromkeys(name for row in cells.values() for name in row))
+    arrays = [pa.array(list(cells), schema[schema.id].logical)]
+    for name in names:
+        values = [
+            row[name] if name in row else None if name in new else _cell(table, one, name) for one, row in cells.items()
+        ]
+        try:
+            arrays.append(pa.array(values, schema[name].logical))
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise SchemaMismatchError(
+                f"Column {name!r} holds {schema[name].logical}, and a draft does not fit: {error}.",
+                hint="Give the draft another column.",
+            ) from None
+    filled = pa.table(arrays, names=[str(schema.id), *names])
+    with saying(message):
+        evolving.fill(table, {name: schema[name] for name in names}, filled)
