@@ -231,7 +231,7 @@ class Server:
                     listed.append(plain(one.to_json()))
             return {"findings": listed, "counts": counts, "more": sum(counts.values()) - len(listed), "rules": {}}
 
-        return self._job(("problems", selection.fingerprint, str(depth)), work)
+        return self._job(("problems", str(shelf.pinned(asked)), str(depth)), work)
 
     def _outliers(self, shelf: tables.Shelf, asked: Parameters) -> dict[str, Any]:
         selection, most = shelf.of(asked), asked.whole("limit", 50, low=1, high=1000)
@@ -249,7 +249,7 @@ class Server:
             ]
             return {"outliers": plain(named)}
 
-        return self._job(("outliers", selection.fingerprint, str(most)), work)
+        return self._job(("outliers", str(shelf.pinned(asked)), str(most)), work)
 
     def _duplicates(self, shelf: tables.Shelf, asked: Parameters) -> dict[str, Any]:
         selection, name = shelf.of(asked), asked.text("col")
@@ -270,7 +270,7 @@ class Server:
             ]
             return {"column": name, "pairs": plain(pairs)}
 
-        return self._job(("duplicates", selection.fingerprint, name), work)
+        return self._job(("duplicates", str(shelf.pinned(asked)), name), work)
 
     def _media(self, request: Request) -> Response:
         asked = Parameters(dict(request.query_params))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from html import escape
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -151,9 +152,5 @@ async def _refuse(scope: MutableMapping[str, Any], send: Any, status: int, code:
     elif scope["path"].startswith(_FENCED):
         reply = JSONResponse({"error": {"code": code, "message": message, "where": None, "hint": None}}, status)
     else:
-        reply = HTMLResponse(f"<!doctype html><title>seqlake view</title><p>{_plain(message)}</p>", status)
+        reply = HTMLResponse(f"<!doctype html><title>seqlake view</title><p>{escape(message)}</p>", status)
     await reply(scope, None, send)  # type: ignore[arg-type]  # none of these reads the request
-
-
-def _plain(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")

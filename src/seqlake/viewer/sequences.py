@@ -168,6 +168,13 @@ def sequence(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:  # noqa: C90
     }
 
 
+def _steps_of(shelf: Shelf, asked: Parameters) -> int:
+    """Steps of the sequence that is asked about; kept, since every film and signal of it asks, and all are read."""
+    _, row = shelf.row(asked)
+    key = ("steps", shelf.pinned(asked), row, asked.text("clock"))
+    return int(shelf.kept(key, lambda: sequence(shelf, asked)["steps"]))
+
+
 def _frames_of(view: SequenceView, clock: Clock) -> int:
     """Steps of a sequence without signals: the frames of the first video at the clock's rate that opens."""
     for name, column in view.schema.items():
@@ -220,7 +227,7 @@ def video(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
         facts["variable"] = {"shortest": float(gaps.min()), "longest": float(gaps.max())}
     if isinstance(decoder, VideoDecoder):
         facts |= _of_packets(decoder, value, kind_of(column))
-    facts["findings"] = list(_findings(facts, sequence(shelf, asked)["steps"]))
+    facts["findings"] = list(_findings(facts, _steps_of(shelf, asked)))
     return facts
 
 
@@ -244,13 +251,12 @@ def _of_packets(decoder: Any, value: Any, kind: str) -> dict[str, Any]:
     height, width = decoder.size
     ending = value.reference.rpartition(".")[2].lower()
     mime = _CONTAINERS.get(ending, "video/mp4")
-    eight = decoder.bits <= 10
     whole = value.first == 0 and value.count is None
     plays = (
         kind == "video"
         and stream.codec in _PLAYED
         and ending in {*_CONTAINERS, value.reference.lower()}
-        and eight
+        and decoder.bits <= 10
         and whole
     )
     facts = {
@@ -305,7 +311,7 @@ def align(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, s
     shows, row = shelf.row(asked)
     clock, name = _clock(shows, asked), asked.needed("col")
     column, view = shows.schema[name], _view(shows, row)
-    steps = sequence(shelf, asked)["steps"]
+    steps = _steps_of(shelf, asked)
     anchors = np.arange(steps, dtype=np.int64)
     steps_of, frames_of = tracks(Window({name: range(1)}), shows.source.schema, clock)
     [track] = steps_of or frames_of

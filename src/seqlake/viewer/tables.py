@@ -66,6 +66,11 @@ class Shelf:
                 self._versions[name] = open_dataset(table.location, version=which, allow_outside=table.allow_outside)
             return self._versions[name]
 
+    def pinned(self, asked: Parameters, /) -> tuple[str | None, object]:
+        """What tells the version of a request from all others; unlike a fingerprint it costs nothing."""
+        table = ability(self.of(asked), OfATable)
+        return asked.text("version"), None if table is None else table.version.id
+
     def kept(self, key: tuple[Any, ...], make: Any, /) -> Any:
         """What was made for a key, or is made now."""
         with self._lock:
@@ -82,14 +87,17 @@ class Shelf:
     def chosen(self, asked: Parameters, /) -> Excerpt:
         """The rows for which `where` and `q` hold."""
         selection = self.of(asked)
-        where, text = asked.text("where"), asked.text("q")
-        condition = " AND ".join(f"({part}\n)" for part in (where, _holding(selection, text)) if part)
-        if not condition:
+        conditions = [part for part in (asked.text("where"), _holding(selection, asked.text("q"))) if part]
+        if not conditions:
             return Excerpt.of(selection)
-        if where:
-            selection.where(where)  # by itself, so that nothing closes our parenthesis
-        key = ("rows", selection.fingerprint, condition)
-        rows: Excerpt = self.kept(key, lambda: Excerpt.of(selection.where(condition)))
+
+        def choose() -> Excerpt:
+            chosen = selection
+            for one in conditions:  # each by itself, so that none closes a bracket of ours
+                chosen = chosen.where(one)
+            return Excerpt.of(chosen)
+
+        rows: Excerpt = self.kept(("rows", self.pinned(asked), *conditions), choose)
         return rows
 
     def ordered(self, asked: Parameters, /) -> Ints:
@@ -108,7 +116,7 @@ class Shelf:
             order: Ints = pc.sort_indices(cells, sort_keys=keys).to_numpy().astype(np.int64)
             return rows[order]
 
-        key = ("order", self.of(asked).fingerprint, asked.text("where"), asked.text("q"), name, down)
+        key = ("order", self.pinned(asked), asked.text("where"), asked.text("q"), name, down)
         ordered: Ints = self.kept(key, sort)
         return ordered
 
