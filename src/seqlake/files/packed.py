@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import error as zlib_error
 
-import numpy as np
-
 from seqlake.errors import CorruptFileError
 from seqlake.files.blobs import KeptMemory, map_file
+from seqlake.files.reading import BlobFile
 from seqlake.plugins import require
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class UnpackedBlob:
             most = shutil.disk_usage(tempfile.gettempdir()).free // 2
             size = 0
             try:
-                with _opened(self.location, io.BufferedReader(_Pieces(self._blob), _PIECE)) as packed:
+                with _opened(self.location, io.BufferedReader(BlobFile(self._blob), _PIECE)) as packed:
                     while piece := packed.read(_PIECE):
                         size += len(piece)
                         if size > most:
@@ -107,28 +106,6 @@ class UnpackedBlob:
 
     def _damaged(self, text: str) -> CorruptFileError:
         return CorruptFileError(f"{self.location}: {text}.", path=self.location, hint="Unpack it yourself to see more.")
-
-
-class _Pieces(io.RawIOBase):
-    """A blob as a file that is read from its start to its end."""
-
-    def __init__(self, blob: Blob) -> None:
-        super().__init__()
-        self._blob = blob
-        self._at = 0
-
-    def readable(self) -> bool:
-        """True: it is there to be read."""
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer; how many bytes were left."""
-        stop = min(self._at + len(buffer), self._blob.size)
-        if stop > self._at:
-            [data] = self._blob.ranges(np.array([self._at], np.int64), np.array([stop], np.int64))
-            buffer[: len(data)] = data
-        count, self._at = stop - self._at, stop
-        return count
 
 
 def _opened(name: str, file: io.BufferedReader) -> Any:

@@ -20,6 +20,7 @@ from seqlake.arguments import whole
 from seqlake.errors import ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
+from seqlake.files.reading import BlobFile
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats._frames import has_frames, picture_bytes, stored_pictures
 from seqlake.formats.webdataset.places import STAGED
@@ -282,37 +283,11 @@ class _Shard:
 
     def copy(self, name: str, blob: Blob) -> None:
         """Write a file that lies in some store."""
-        self._archive.addfile(_info(name, blob.size), io.BufferedReader(_Pieces(blob), _PIECE))
+        self._archive.addfile(_info(name, blob.size), io.BufferedReader(BlobFile(blob), _PIECE))
 
     def close(self) -> None:
         """Finish the archive, once or twice."""
         self._archive.close()
-
-
-class _Pieces(io.RawIOBase):
-    """A blob as a file that is read from its start to its end.
-
-    Args:
-        blob: Its bytes.
-    """
-
-    def __init__(self, blob: Blob) -> None:
-        super().__init__()
-        self._blob = blob
-        self._at = 0
-
-    def readable(self) -> bool:
-        """True: it is there to be read."""
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer; how many bytes were left."""
-        stop = min(self._at + len(buffer), self._blob.size)
-        if stop > self._at:
-            [data] = self._blob.ranges(np.array([self._at], np.int64), np.array([stop], np.int64))
-            buffer[: len(data)] = data
-        count, self._at = stop - self._at, stop
-        return count
 
 
 def _info(name: str, size: int) -> tarfile.TarInfo:
