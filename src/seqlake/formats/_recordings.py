@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 import numpy as np
@@ -16,11 +19,11 @@ from seqlake.files.locations import is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.receipts import by_part
 from seqlake.spec.alignment import clock_of, exact, own_rate
+from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from fractions import Fraction
-    from pathlib import Path
 
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
@@ -45,36 +48,63 @@ def file_name(key: str, ending: str, /) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileEach:
-    """A folder with a file for each sequence, whose files have their names only once all are written; picklable.
+class FilePerSequence(ABC):
+    """A `Sink`: a folder whose files have their names only once all are written; picklable.
 
     Attributes:
         location: The folder, absolute.
-        ending: Of the files, as in `.mcap`.
+        schema: What is written.
+        fps: Steps per second where nothing else says it.
         storage: Options of the store; never printed.
+        source_storage: Options of the store that the rows' files lie in; never printed.
+        ending: Of the files, as in `.mcap`.
     """
 
     location: str
-    ending: str
+    schema: Schema
+    fps: float | Fraction | None
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
+    ending: ClassVar[str]
 
-    def stage(self, part: int, files: Iterable[tuple[str, Path]], /) -> dict[str, Any]:
-        """Stage the files of one part; the same part again replaces itself.
+    @abstractmethod
+    def save(self, row: pa.RecordBatch, key: str, named: MediaFiles, path: Path) -> None:
+        """Write the file of one row.
 
         Args:
-            part: Its number.
-            files: The id of each sequence, and a file that lies there until the next is asked for.
+            row: The one row.
+            key: Its id.
+            named: Opens the files that it names.
+            path: Where; there is nothing.
+
+        Raises:
+            ValidationError: What the row holds cannot be written.
+        """
+
+    def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
+        """Stage the files of one part; the same part again replaces itself.
 
         Returns:
             The names of its files.
+
+        Raises:
+            ValidationError: What a row holds cannot be written: steps and their times that do not fit, for one.
         """
         store: Any = open_store(self.location, storage=self.storage)
         folder = f"{STAGED}/{part:05d}"
         store.delete([path for path, _ in list_without_links(store, folder)])
-        names = list[str]()
-        for key, path in files:
-            names.append(file_name(key, self.ending))
-            store.put(f"{folder}/{names[-1]}", path)
+        names, named = list[str](), MediaFiles.named(root, self.source_storage)
+        with tempfile.TemporaryDirectory(prefix="seqlake-sequence-") as scratch:
+            path = Path(scratch) / f"row{self.ending}"
+            for row in (batch.slice(number, 1) for batch in rows for number in range(batch.num_rows)):
+                key = row.column(str(self.schema.id))[0].as_py()
+                path.unlink(missing_ok=True)
+                try:
+                    self.save(row, key, named, path)
+                except ValidationError as error:
+                    raise ValidationError(f"sequence {key!r}: {error.message}", hint=error.hint) from None
+                names.append(file_name(key, self.ending))
+                store.put(f"{folder}/{names[-1]}", path)
         return {"part": part, "names": names}
 
     def commit(self, receipts: Sequence[object], /) -> None:

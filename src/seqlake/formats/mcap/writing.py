@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +14,7 @@ from seqlake.arguments import Kind, takes
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.files.locations import absolute, join
-from seqlake.formats._recordings import FileEach, StepTimes, rate_of
+from seqlake.formats._recordings import FilePerSequence, StepTimes, rate_of
 from seqlake.formats.mcap import movies, protos
 from seqlake.formats.mcap.columns import TEXT
 from seqlake.formats.mcap.ours import FORMAT, NOTE
@@ -28,8 +26,9 @@ from seqlake.spec.schema import is_binary, is_text
 from seqlake.windows.sources import MediaFiles, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
     from fractions import Fraction
+    from pathlib import Path
 
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
@@ -116,24 +115,15 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McapSink:
+class McapSink(FilePerSequence):
     """A `Sink`; picklable.
 
     Attributes:
-        location: The folder, absolute.
-        schema: What is written.
-        fps: Steps per second where nothing else says it.
         compression: Of chunks.
-        storage: Options of the store; never printed.
-        source_storage: Options of the store that the rows' files lie in; never printed.
     """
 
-    location: str
-    schema: Schema
-    fps: float | Fraction | None
     compression: str
-    storage: Mapping[str, str] | None = field(default=None, repr=False)
-    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
+    ending: ClassVar[str] = ".mcap"
 
     def channels(self) -> dict[str, Channel]:
         """The columns that become messages."""
@@ -164,40 +154,9 @@ class McapSink:
             )
         return known
 
-    def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
-        """Stage the rows of one part; the same part again replaces itself.
-
-        Returns:
-            The names of its files.
-
-        Raises:
-            ValidationError: Steps and their times do not fit each other, or a time is before 1970.
-        """
-        return self._files().stage(part, self._written(rows, MediaFiles.named(root, self.source_storage)))
-
-    def _written(self, rows: Iterator[pa.RecordBatch], named: MediaFiles) -> Iterator[tuple[str, Path]]:
-        with tempfile.TemporaryDirectory(prefix="seqlake-mcap-") as scratch:
-            path = Path(scratch) / "row.mcap"
-            for batch in rows:
-                for row in range(batch.num_rows):
-                    one = batch.slice(row, 1)
-                    key = one.column(str(self.schema.id))[0].as_py()
-                    try:
-                        RowWriter(self, one, named).write(path)
-                    except ValidationError as error:
-                        raise ValidationError(f"sequence {key!r}: {error.message}", hint=error.hint) from None
-                    yield key, path
-
-    def commit(self, receipts: Sequence[object], /) -> None:
-        """Give the files their names; see `FileEach.commit`."""
-        self._files().commit(receipts)
-
-    def discard(self) -> None:
-        """Remove every file that was staged."""
-        self._files().discard()
-
-    def _files(self) -> FileEach:
-        return FileEach(location=self.location, ending=".mcap", storage=self.storage)
+    def save(self, row: pa.RecordBatch, key: str, named: MediaFiles, path: Path) -> None:  # noqa: ARG002 - within the row
+        """Write one row; a time before 1970 cannot be."""
+        RowWriter(self, row, named).write(path)
 
 
 def _channel(column: Column) -> Channel | None:

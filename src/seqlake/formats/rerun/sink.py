@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from seqlake.arguments import Kind, takes, whole
-from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.errors import SchemaMismatchError
 from seqlake.files.locations import absolute
-from seqlake.formats._recordings import FileEach
+from seqlake.formats._recordings import FilePerSequence
 from seqlake.formats.rerun.recording import RowLog, role_of
 from seqlake.plugins import require
-from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
     from fractions import Fraction
+    from pathlib import Path
 
     import pyarrow as pa
 
     from seqlake.spec.schema import Schema
+    from seqlake.windows.sources import MediaFiles
 
 _RATE = Kind("steps per second", lambda value: 0 < value < 1e6)
 _OF_FILES = frozenset({"video", "images", "image", "clouds", "geometry"})
@@ -84,67 +83,26 @@ def create(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RerunSink:
+class RerunSink(FilePerSequence):
     """A `Sink`; picklable.
 
     Attributes:
-        location: The folder, absolute.
-        schema: What is written.
-        fps: Steps per second where nothing else says it.
         quality: Of JPEG.
-        storage: Options of the store; never printed.
-        source_storage: Options of the store that the rows' files lie in; never printed.
     """
 
-    location: str
-    schema: Schema
-    fps: float | Fraction | None
     quality: int
-    storage: Mapping[str, str] | None = field(default=None, repr=False)
-    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
+    ending: ClassVar[str] = ".rrd"
 
     @property
     def application(self) -> str:
         """What the viewer calls the set of recordings, and keeps one layout for."""
         return self.location.rstrip("/").rpartition("/")[2] or "seqlake"
 
-    def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
-        """Stage the recordings of one part; the same part again replaces itself.
-
-        Returns:
-            The names of its files.
-
-        Raises:
-            ValidationError: Steps and their times do not fit each other.
-        """
-        return self._files().stage(part, self._written(rows, MediaFiles.named(root, self.source_storage)))
-
-    def _written(self, rows: Iterator[pa.RecordBatch], named: MediaFiles) -> Iterator[tuple[str, Path]]:
-        with tempfile.TemporaryDirectory(prefix="seqlake-rerun-") as scratch, _strict():
-            path = Path(scratch) / "row.rrd"
-            for batch in rows:
-                for row in range(batch.num_rows):
-                    one = batch.slice(row, 1)
-                    key = one.column(str(self.schema.id))[0].as_py()
-                    path.unlink(missing_ok=True)
-                    try:
-                        RowLog(self.schema, one, named, fps=self.fps, quality=self.quality).save(
-                            path, application=self.application, key=key
-                        )
-                    except ValidationError as error:
-                        raise ValidationError(f"sequence {key!r}: {error.message}", hint=error.hint) from None
-                    yield key, path
-
-    def commit(self, receipts: Sequence[object], /) -> None:
-        """Give the files their names; see `FileEach.commit`."""
-        self._files().commit(receipts)
-
-    def discard(self) -> None:
-        """Remove every file that was staged."""
-        self._files().discard()
-
-    def _files(self) -> FileEach:
-        return FileEach(location=self.location, ending=".rrd", storage=self.storage)
+    def save(self, row: pa.RecordBatch, key: str, named: MediaFiles, path: Path) -> None:
+        """Write the recording of one row."""
+        with _strict():
+            log = RowLog(self.schema, row, named, fps=self.fps, quality=self.quality)
+            log.save(path, application=self.application, key=key)
 
 
 @contextmanager
