@@ -126,13 +126,17 @@ def remove(store: Store, paths: Sequence[str], /) -> None:
 
     Elsewhere than on disk in few requests, each of which removes its names in any order.
     """
+    if not paths:
+        return
     most = 1 if on_disk(store) else _DELETED
     before = [paths[at : min(at + most, len(paths) - 1)] for at in range(0, len(paths) - 1, most)]
     for some in (*before, paths[-1:]):
         try:
             store.delete(some)
         except FileNotFoundError:
-            continue
+            if len(some) > 1:  # which of them it was, and whether others were done, depends on the store
+                for path in some:
+                    remove(store, [path])
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
