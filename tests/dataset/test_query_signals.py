@@ -154,16 +154,7 @@ def test_the_first_by_an_order_are_those_of_duckdb(arm: sl.Dataset, query: str) 
         assert [of_ours(arm, query) for _ in range(2)] == [wanted] * 2
 
 
-def test_only_the_signals_of_the_first_by_an_order_are_copied(arm: sl.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: list[int] = []
-    whole = scanning.batches
-
-    def counting(shows: Any, columns: Any) -> Any:
-        for batch in whole(shows, columns):
-            copied.append(batch.num_rows if "force" in columns else 0)
-            yield batch
-
-    monkeypatch.setattr(scanning, "batches", counting)
+def test_only_the_signals_of_the_first_by_an_order_are_copied(arm: sl.Dataset, copied: list[int]) -> None:
     ds = sl.open(arm.root)
     query = "SELECT n, reward, force FROM dataset WHERE n > 1 ORDER BY reward DESC LIMIT 3"
     for wanted in (9, 3):  # the first question keeps the small columns
@@ -196,16 +187,22 @@ def test_types_are_those_of_the_schema_whatever_the_layout(arm: sl.Dataset) -> N
         assert [str(kind) for kind in arm.sql(query).types] == ["FLOAT[3][]", "FLOAT[1][]"]
 
 
-def test_signals_of_rows_that_are_ruled_out_are_not_copied(arm: sl.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: list[int] = []
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each batch whose signals were copied for a query."""
+    rows: list[int] = []
     whole = scanning.batches
 
     def counting(shows: Any, columns: Any) -> Any:
         for batch in whole(shows, columns):
-            copied.append(batch.num_rows if "force" in columns else 0)
+            rows.append(batch.num_rows if "force" in columns else 0)
             yield batch
 
     monkeypatch.setattr(scanning, "batches", counting)
+    return rows
+
+
+def test_signals_of_rows_that_are_ruled_out_are_not_copied(arm: sl.Dataset, copied: list[int]) -> None:
     assert arm.sql("SELECT sum(len(force)) FROM dataset WHERE task = 'pick' AND len(force) >= 0").fetchall()
     assert sum(copied) == 3
     selected = arm.where("n < 6").select("n", "task", "force")
