@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import random
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
@@ -47,6 +48,11 @@ class Client:
         status, _, body = self.ask(f"/api/{route}?{urlencode(asked)}")
         assert status == 200, body
         return json.loads(body)
+
+    def ended(self, route: str, **asked: Any) -> Any:
+        while (job := self.json(route, **asked))["state"] == "running":
+            time.sleep(0.05)
+        return job
 
     def post(self, route: str, body: Any, **headers: str) -> tuple[int, Any]:
         token = self.json("dataset")["post_token"]
@@ -90,6 +96,14 @@ def test_rows_are_filtered_sorted_and_paged(client: Client) -> None:
     assert client.json("place", id="ep_2", order="reward")["next"] == {"row": 3, "id": "ep_3"}
     bars = client.json("histogram", col="reward", bins=2)["bins"]
     assert [client.json("rows", where=bar["where"])["matched"] for bar in bars] == [bar["count"] for bar in bars]
+
+
+def test_what_a_query_reads_and_which_depths_there_are(client: Client) -> None:
+    plan = client.json("sql", q="SELECT avg(reward) FROM dataset", explain=1)["plan"]
+    assert plan.startswith("opens 1 of 1 files")
+    for depth in ("metadata", "rows", "files", "decode"):
+        assert client.ended("problems", depth=depth)["state"] == "done"
+    assert client.ask("/api/problems?depth=frames")[0] == 400
 
 
 def test_an_envelope_keeps_every_spike(client: Client, dataset: sl.Dataset) -> None:
@@ -169,6 +183,9 @@ def test_no_file_outside_is_read(tmp_path: Path) -> None:
                 assert status < 500
                 assert route == "api/video?" or status in {400, 403, 404, 422}
         assert client.json("video", id="e4", col="cam")["state"] == "missing"
+        job = client.ended("problems", depth="files")
+        assert sum(job["counts"].values()) >= len(paths) - 1
+        assert all(job["rules"][code] for code in job["counts"])
     finally:
         link.close()
 

@@ -19,6 +19,7 @@ from seqlake.dataset.statistics import outliers, statistics
 from seqlake.dataset.validation import validate
 from seqlake.dataset.validation.checking import DEPTHS
 from seqlake.errors import MissingFileError, SchemaMismatchError, SeqlakeError
+from seqlake.spec.rules import RULES
 from seqlake.viewer import curating, sequences, tables
 from seqlake.viewer.asking import Parameters, plain
 from seqlake.viewer.safety import Gate, Rules
@@ -229,7 +230,8 @@ class Server:
                 counts[one.code] = counts.get(one.code, 0) + 1
                 if len(listed) < 2000:
                     listed.append(plain(one.to_json()))
-            return {"findings": listed, "counts": counts, "more": sum(counts.values()) - len(listed), "rules": {}}
+            titles = {code: RULES[code].title for code in counts if code in RULES}
+            return {"findings": listed, "counts": counts, "more": sum(counts.values()) - len(listed), "rules": titles}
 
         return self._job(("problems", str(shelf.pinned(asked)), str(depth)), work)
 

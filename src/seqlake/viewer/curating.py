@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -130,6 +131,7 @@ def labels(shelf: Shelf, drafts: Drafts, /) -> dict[str, Any]:
     place = shelf.selection.root if table is None else table.location
     flagged = [name for name, draft in held["sequences"].items() if draft.get("flag")]
     ids = f"--ids flagged.txt  # {len(flagged)} ids, one a line"
+    place = shlex.quote(place)
     commands = {"delete": f"seqlake delete {place} {ids}", "subset": f"seqlake subset {place} OUT --drop {ids}"}
     held.pop("commits")
     return {**held, "place": str(drafts.path), "names": names, "commands": commands, "flagged": flagged}

@@ -352,9 +352,11 @@ def _numbers(values: np.ndarray[Any, Any], nulls: int, name: str, bins: int) -> 
 
 
 def sql(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
-    """What one query answers, up to a number of rows."""
+    """What one query answers, up to a number of rows; or what it would read."""
     begin, query, limit = time.monotonic(), asked.needed("q"), asked.whole("limit", 1000, low=1, high=10_000)
     selection = shelf.of(asked)
+    if asked.text("explain"):
+        return {"plan": str(selection.explain(query))}
     answer = selection.sql(query)
     table = answer.limit(limit + 1).to_arrow_table()
     names = [str(name) for name in answer.columns]

@@ -33,7 +33,7 @@ function Progress({ job, what }) {
     <div class="bar" aria-hidden="true"><i style=${{ width: `${share ? share * 100 : 15}%` }}></i></div></div>`;
 }
 
-const DEPTHS = [["metadata", "Metadata"], ["rows", "Rows"], ["files", "Files"], ["frames", "Frames"]];
+const DEPTHS = [["metadata", "Metadata"], ["rows", "Rows"], ["files", "Files"], ["decode", "Frames"]];
 
 function sequenceLink(one, filter = {}) {
   return href("seq", { ...(one.id !== undefined && one.id !== null && one.id !== "" ? { id: one.id } : { row: one.row }), f: one.step ?? null, ...filter });
@@ -63,7 +63,7 @@ function Findings({ depth }) {
   const order = { error: 0, warning: 1, info: 2 };
   const sorted = [...groups].sort(([, a], [, b]) => (order[a[0].severity] ?? 3) - (order[b[0].severity] ?? 3) || b.length - a.length);
   return html`<div><${Progress} job=${job} what=${`checking ${depth}`} />
-    ${job.value?.state === "done" && findings.length === 0 && html`<div class="empty good"><${Icon} name="check" size=${30} /><p>Nothing was found${depth === "frames" ? "" : " at this depth"}.</p></div>`}
+    ${job.value?.state === "done" && findings.length === 0 && html`<div class="empty good"><${Icon} name="check" size=${30} /><p>Nothing was found${depth === "decode" ? "" : " at this depth"}.</p></div>`}
     ${sorted.map(([code, list]) => {
     const count = job.value.counts?.[code] ?? list.length;
     const all = open === code;
