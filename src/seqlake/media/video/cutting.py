@@ -389,7 +389,8 @@ def _check(decoder: VideoDecoder, path: Path, plan: CutPlan) -> None:
 
 
 def _same_packets(packets: PacketIndex, clip: PacketIndex, plan: CutPlan) -> bool:
-    """Whether a clip has all packets of a plan, as they were, and may be begun at the same ones."""
+    """Whether a clip has all packets of a plan as they were, for the same frames, and may be begun where they may."""
     crc, keys = packets.crc[plan.begin : plan.end], packets.flags[plan.begin : plan.end] & KEY
-    same = np.array_equal(clip.crc, crc) and clip.stream.extradata == packets.stream.extradata
-    return same and not (keys & ~clip.flags).any() and clip.stream.proof == "times" == packets.stream.proof
+    same = np.array_equal(clip.crc, crc) and clip.stream.parameters == packets.stream.parameters
+    same &= np.array_equal(clip.frames, packets.frames[plan.begin : plan.end] - plan.start)
+    return bool(same) and not (keys & ~clip.flags).any() and packets.stream.proof == "times"

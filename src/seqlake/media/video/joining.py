@@ -60,8 +60,7 @@ class Clip:
     @property
     def parameters(self) -> tuple[Any, ...]:
         """What must be the same in all clips of one file."""
-        stream = self.packets.stream
-        return (stream.codec, stream.extradata, stream.width, stream.height, stream.pix_fmt, stream.tags, stream.fourcc)
+        return self.packets.stream.parameters
 
     def is_file(self, rate: Fraction, /) -> bool:
         """Whether it is all of an MP4, without sound, whose frames are shown at k / rate already."""

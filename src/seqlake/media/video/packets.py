@@ -88,6 +88,14 @@ class StreamInfo:
     palettes: tuple[tuple[int, bytes], ...] = ()
     proof: str = ""
 
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        """What makes of equal packets equal pictures, where it is equal too."""
+        return (
+            self.codec, self.extradata, self.width, self.height, self.pix_fmt, self.tags, self.fourcc,
+            self.depth, self.changes, self.palettes,
+        )  # fmt: skip
+
 
 class Boundaries(NamedTuple):
     """Where packets can be parted, all ascending.
