@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
@@ -12,7 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.errors import CommitUnknownError, MissingDependencyError, SchemaMismatchError, SeqlakeError
+from seqlake.errors import (
+    CommitUnknownError,
+    DatasetNotFoundError,
+    MissingDependencyError,
+    SchemaMismatchError,
+    SeqlakeError,
+)
 from seqlake.spark import _source
 from seqlake.testing import samples
 
@@ -194,12 +201,31 @@ def test_a_failure_leaves_nothing(ds, tmp_path, spark, read):
     frame = spark.createDataFrame(rows, "sequence_id string, action array<array<float>>").repartition(4)
     with pytest.raises(Exception, match="every step must have 12 values"):
         save(frame, tmp_path / "out", column_types=ACTION)
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    files = {path for path in (tmp_path / "arm").rglob("*") if path.is_file()}
+    with pytest.raises(DatasetNotFoundError):
+        sl.open(tmp_path / "out")
+    assert_settles(tmp_path / "out", set())
+    files = files_in(tmp_path / "arm")
     with pytest.raises(Exception, match="every step must have 12 values"):
         save(frame, ds.location)
-    assert {path for path in (tmp_path / "arm").rglob("*") if path.is_file()} == files
     assert len(sl.open(ds.location)) == 35
+    if assert_settles(tmp_path / "arm", files):
+        sl.open(ds.location).vacuum(older_than=timedelta(0))
+        assert not files_in(tmp_path / "arm") - files
+
+
+def files_in(folder):
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_settles(folder, files):
+    """Tasks that are late remove what they wrote; one that Spark kills over it leaves staged files, and no others."""
+    for _ in range(100):
+        if not (left := files_in(folder) - files):
+            break
+        time.sleep(0.1)
+    assert files_in(folder) >= files
+    assert all(path.parent == folder / "_seqlake" / "staged" for path in left)
+    return left
 
 
 # ---- what Spark calls in other processes, called here
