@@ -50,7 +50,7 @@ from seqlake.files.cache import user_folder
 from seqlake.files.locations import absolute, redacted
 from seqlake.files.room import room_in
 from seqlake.grouping import OPTIONS
-from seqlake.protocols import Mapped, Readable
+from seqlake.protocols import Mapped, Readable, is_readable
 from seqlake.receipts import WorkFolder
 from seqlake.versions import shard_formats
 
@@ -475,9 +475,9 @@ def _opened(source: Any, storage: Mapping[str, str] | None, options: Mapping[str
 
     if isinstance(source, str | os.PathLike):
         return scan(source, storage=storage, **options)
-    if unknown := sorted(options.keys() - _OF_ROWS) if isinstance(source, Readable) else []:
+    if unknown := sorted(options.keys() - _OF_ROWS) if is_readable(source) else []:
         raise TypeError(f"Unknown options for this source: {', '.join(unknown)}.")
-    return scan(source, storage=storage_of(source) if isinstance(source, Readable) else None, **options)
+    return scan(source, storage=storage_of(source) if is_readable(source) else None, **options)
 
 
 def _identity(planned: Plan) -> dict[str, Any]:

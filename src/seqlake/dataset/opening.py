@@ -6,10 +6,9 @@ import importlib
 import os
 import re
 import sys
-import warnings
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import media, plugins
 from seqlake.abilities import (
@@ -39,7 +38,7 @@ from seqlake.files.local import holds_files, remove_empty_folders
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.room import room_in
 from seqlake.files.stores import open_store
-from seqlake.protocols import Readable
+from seqlake.protocols import Readable, is_readable
 from seqlake.shards.files import ParquetShard, innermost, verified_source
 from seqlake.versions import shard_formats
 
@@ -370,7 +369,7 @@ def _scanned_object(
     source: object, storage: Mapping[str, str] | None, options: Mapping[str, Any], asked: dict[str, Any]
 ) -> tuple[Any, bool]:
     """The same of what is in memory, or open, or what another package holds."""
-    if _is_readable(source):
+    if is_readable(source):
         shows = ability(source, Excerpt)
         readable: Readable = source if shows is None else shows
         if options:
@@ -385,12 +384,6 @@ def _scanned_object(
         plugins.check_options(plain.scan_table, options, what="A table in memory", advice=advice)
         return plain.scan_table(source, **options), False
     return table.snapshot(), True
-
-
-def _is_readable(source: object) -> TypeGuard[Readable]:
-    with warnings.catch_warnings():  # a lazy frame of Polars warns where its schema is looked at, as this does
-        warnings.simplefilter("ignore")
-        return isinstance(source, Readable)
 
 
 def _shown_by(rows: Readable, options: Mapping[str, Any], *, what: str) -> Readable:
