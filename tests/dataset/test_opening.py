@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
@@ -305,3 +306,19 @@ def test_a_log_without_checkpoints_in_a_bucket_is_listed_in_the_time_of_looking_
     asked.clear()
     assert len(sl.open(f"{uri}/arm", storage=storage)) == 1
     assert sorted(verb for verb, _ in asked) == ["get"] * 4 + ["list"] * 2  # metadata, hint, two versions
+
+
+@pytest.mark.parametrize("engine", ["lance", "vortex"])
+def test_one_file_of_another_engine_is_named_and_opened_as_the_hint_says(tmp_path, engine):
+    pytest.importorskip(engine)
+    with sl.create(tmp_path / "ds", sl.Schema({"reward": pa.float64()}), shards=engine).writer() as writer:
+        writer.add("a", reward=1.0)
+    (shard,) = (tmp_path / "ds").rglob(f"*.{engine}")
+    lone = tmp_path / "lone" / f"x.{engine}"
+    lone.parent.mkdir()
+    shutil.copy(shard, lone)
+    for look in (sl.open, sl.scan):
+        with pytest.raises(DatasetNotFoundError, match=f"one file, a shard of {engine}"):
+            look(lone)
+    (lone.parent / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    assert sl.open(lone.parent).to_arrow()["reward"].to_pylist() == [1.0]

@@ -401,11 +401,11 @@ def _shown_by(rows: Readable, options: Mapping[str, Any], *, what: str) -> Reada
 
 
 def plain_files(place: str, storage: Mapping[str, str] | None, **options: Any) -> plain.PlainFiles:
-    """The Parquet files of a place; where there is a table of Lance instead, the error says so."""
+    """The Parquet files of a place; where there is something of another engine instead, the error says so."""
     try:
         return plain.scan_files(place, storage=storage, **options)
     except DatasetNotFoundError:
-        if _has_lance_versions(place, storage):
+        if shard_formats.name_of(place) != shard_formats.PARQUET or _has_lance_versions(place, storage):
             raise not_a_dataset(place, storage) from None
         raise
 
@@ -595,6 +595,11 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
     if local is not None and not local.exists():
         return "nothing is there", f"Check the path, or: {create_it}"
     if local is not None and local.is_file():
+        if (engine := shard_formats.name_of(local.name)) != shard_formats.PARQUET:
+            return f"it is one file, a shard of {engine}", (
+                f"Open the dataset that it belongs to: the folder with {METADATA}. Where there is none, write "
+                f'{{"mixtrain": "1.0"}} into {METADATA} in the folder of such files, and open that folder.'
+            )
         known = media.hint(local.name, open_store(str(local.parent), storage=storage).blob(local.name))
         is_table = not known or "Parquet" in known
         return "it is one file", f"Read a Parquet file with sl.scan({place!r})." if is_table else known
