@@ -123,8 +123,8 @@ def test_sounds_of_libsndfile_are_what_it_reads_back(
 ) -> None:
     """Another library with decoders of its own; of lossy sound these round in other ways than FFmpeg's.
 
-    FFmpeg, here and on the command line, gives a Vorbis file of one page up to a block more than went in, and so does an
-    MP3 of one frame: so lossy sounds are longer than that. Vorbis has an order of its own for more than two channels.
+    FFmpeg, here and on the command line, gives a Vorbis file of one page up to a block more than went in, and an MP3 of
+    one frame too: so lossy sounds are longer than that. Vorbis orders more than two channels in its own way.
     """
     soundfile = pytest.importorskip("soundfile")
     form, subtype = kind
