@@ -5,6 +5,7 @@ Run as a script, this is the server: in a process of its own, so that tests may 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -47,6 +48,12 @@ def tell(**line: object) -> None:
     from . import counting  # not at the top: run as a script, this file belongs to no package
 
     counting.tell(**line)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """What hangs after the last test, in a process of tests or in the one that waits for them, says where, and ends."""
+    faulthandler.dump_traceback_later(300, exit=True, file=sys.__stderr__)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.ending import ended
 
 
 @pytest.fixture(scope="session")
@@ -11,4 +12,5 @@ def cluster():
     if not ray.is_initialized():
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)  # not one that runs here
     yield ray
-    ray.shutdown()
+    with ended():
+        ray.shutdown()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.ending import ended
 
 
 @pytest.fixture(scope="session")
@@ -25,4 +26,5 @@ def spark():
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF")  # failures are what some tests ask for
         yield session
-        session.stop()
+        with ended():
+            session.stop()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.ending import ended
 from tests.viewer.browser.viewing import ARGUMENTS, Page, Server, make
 
 if TYPE_CHECKING:
@@ -20,10 +22,13 @@ def browser() -> Iterator[Any]:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         pytest.skip("there is no chromium: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
+    with ExitStack() as stack:
+        driver = stack.enter_context(playwright.sync_playwright())
         running = driver.chromium.launch(executable_path=program, args=ARGUMENTS)
         yield running
-        running.close()
+        with ended():
+            running.close()
+            stack.close()
 
 
 @pytest.fixture(scope="session")

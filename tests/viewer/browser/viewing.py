@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +110,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
         self.said: list[str] = []
         assert self.process.stdout
@@ -118,7 +122,8 @@ class Server:
         else:
             pytest.fail(f"the viewer did not say where it is: {''.join(self.said)}")
         self.origin = re.match(r"http://[^/]+", self.start).group()  # type: ignore[union-attr]
-        threading.Thread(target=self.read, daemon=True).start()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
 
     def read(self) -> None:
         """Keep the pipe empty."""
@@ -126,10 +131,17 @@ class Server:
         self.said.extend(self.process.stdout)
 
     def stop(self) -> None:
-        """End it, and wait for it."""
+        """End it, and wait for it; whatever it began and left behind holds its output open, and ends too."""
         self.process.terminate()
-        self.process.wait(20)
+        try:
+            self.process.wait(20)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(20)
+            self.reader.join(20)
         assert self.process.stdout
+        assert not self.reader.is_alive()
         self.process.stdout.close()
 
 
@@ -141,6 +153,7 @@ class Page:
         self.server = server
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 1100}, **options})
         self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=server.origin)
+        self.context.set_default_timeout(90_000)  # beside other tests a film may take its time
         self.page = self.context.new_page()
         self.wrong: list[str] = []
         self.asked: list[str] = []
