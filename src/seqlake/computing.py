@@ -27,6 +27,7 @@ from seqlake.dataset.writing.values import cell
 from seqlake.errors import SchemaMismatchError, ValidationError, in_line
 from seqlake.executors import executor_of
 from seqlake.receipts import WorkFolder
+from seqlake.shares import begun
 from seqlake.training.loader import Loader
 from seqlake.versions.messages import saying
 from seqlake.windows.spec import Window, as_window
@@ -178,10 +179,12 @@ def compute(
     with enabled(progress), temporary as place, saying(message):
         folder = WorkFolder(Path(place))
         with folder.locked():
-            folder.begin(_identity(run))
-            tables, failures = _computed(run, folder, executor)
-            table = pa.concat_tables([results.arrow.empty_table(), *tables])
-            version = evolving.fill(dataset, {name: results[name] for name in columns}, table)
+            identity = _identity(run)
+            folder.begin(identity)
+            with begun(executor, "compute", identity) as by:
+                tables, failures = _computed(run, folder, by)
+                table = pa.concat_tables([results.arrow.empty_table(), *tables])
+                version = evolving.fill(dataset, {name: results[name] for name in columns}, table)
             _clear(folder)
     return Computed(version=version, rows=len(table), failures=tuple(failures))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from seqlake.conversion.convert import conformed
+from seqlake.conversion.parts import conformed
 from seqlake.dataset.opening import create, nothing_left
 from seqlake.dataset.opening import open as open_dataset
 from seqlake.dataset.reading.excerpt import Excerpt
