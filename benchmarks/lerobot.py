@@ -44,7 +44,7 @@ LONGEST = 1800  # seconds that one process may take
 FULL: dict[str, Any] = {
     "state": {"episodes": 100, "frames": 300},
     "films": {"episodes": 4, "frames": 300, "size": [480, 640]},
-    "many": {"episodes": 10, "frames": 60, "size": [96, 96], "times": 100},
+    "many": {"episodes": 10, "frames": 60, "size": [240, 320], "times": 100},
 }
 SMALL: dict[str, Any] = {
     "state": {"episodes": 8, "frames": 100},

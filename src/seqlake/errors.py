@@ -28,7 +28,7 @@ SeqlakeError
 ├── MissingCopyError          (LookupError)         training copies that are not there, or of another original
 ├── CacheTooSmallError        (ValueError)          says the least size that works
 ├── BacklogFullError          (RuntimeError)        frames come faster than they are encoded
-├── BadDataError              (ValueError)          more bad samples than a loader's budget allows
+├── BadDataError              (ValueError)          more bad samples than a budget allows
 ├── DecodeError               (ValueError)          bytes that cannot be decoded
 │   ├── CorruptFileError                            the container is damaged
 │   └── CorruptFrameError                           one frame is damaged
@@ -249,7 +249,7 @@ class BacklogFullError(SeqlakeError, RuntimeError):
 
 
 class BadDataError(SeqlakeError, ValueError):
-    """More of a loader's samples are bad than its budget allows; names the first of them."""
+    """More samples of a loader, or sequences of `compute`, are bad than the budget allows; names one of them."""
 
 
 class DecodeError(SeqlakeError, ValueError):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from seqlake.errors import CorruptFileError
+from seqlake.errors import SeqlakeError
 from seqlake.receipts import date_of, is_date, parts_of_date
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _TAG = "$"
 _FORMAT = 1
 _OURS = "seqlake."
+_BROKEN = (ValueError, LookupError, TypeError, AttributeError, ImportError, ArithmeticError, RecursionError)
 
 
 def pack(value: object, /) -> bytes:
@@ -58,7 +59,7 @@ def unpack(data: bytes, /, *, path: str = "") -> Any:
         path: Where it lies, for messages.
 
     Raises:
-        CorruptFileError: It is none, or its bytes have changed.
+        SeqlakeError: It is none, or its bytes have changed.
     """
     try:
         digest, text, rest = data.split(b"\n", 2)
@@ -68,7 +69,7 @@ def unpack(data: bytes, /, *, path: str = "") -> Any:
         ends = np.cumsum([0, *head["sizes"]]).tolist()
         whole = memoryview(rest)
         return _unpacked(head["value"], [whole[a:b] for a, b in pairwise(ends)])
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
+    except _BROKEN as error:
         return _refuse(str(error), path)
 
 
@@ -78,11 +79,13 @@ def _wrong(digest: bytes, text: bytes, rest: bytes, head: Any) -> str:
         return "its bytes have changed since they were written"
     if head["format"] != _FORMAT:
         return f"it is of the format {head['format']!r:.20}"
-    return "" if sum(head["sizes"]) == len(rest) else f"it names {sum(head['sizes'])} bytes and has {len(rest)}"
+    if min(head["sizes"], default=0) < 0 or sum(head["sizes"]) != len(rest):
+        return f"it names {sum(head['sizes'])} bytes and has {len(rest)}"
+    return ""
 
 
 def _refuse(why: str, path: str) -> NoReturn:
-    raise CorruptFileError(
+    raise SeqlakeError(
         f"{path or 'A receipt'} is not what a task leaves: {why}.",
         path=path,
         hint="Delete it: its task is done again.",

@@ -10,7 +10,7 @@ What stands here a plug must offer; what it may offer besides stands in `abiliti
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,6 +171,24 @@ class Readable(Protocol):
 
     def lengths(self, column: str, /) -> Ints:
         """[all rows] T in shard order, from an index where there is one; -1 null."""
+
+
+@runtime_checkable
+class _HasShards(Protocol):
+    def shards(self) -> Sequence[Shard]: ...
+
+
+def is_readable(thing: object, /) -> TypeGuard[Readable]:
+    """Whether something is `Readable`, of which nothing is computed to find out.
+
+    To see whether there is a member, Python before 3.12 takes its value, and a lazy frame resolves its whole plan where
+    its schema is looked at.
+
+    Example:
+        >>> is_readable("data/arm")
+        False
+    """
+    return isinstance(thing, _HasShards) and isinstance(thing, Readable)
 
 
 @runtime_checkable

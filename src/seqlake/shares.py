@@ -1,5 +1,7 @@
-"""Work whose tasks leave receipts in a folder: gone on with after an interruption, or divided among processes that
-know nothing of each other, as those of Slurm arrays and Kubernetes jobs.
+"""Work whose tasks leave receipts in a folder, so that it is gone on with, or divided among processes.
+
+A run that was interrupted goes on from its receipts. Processes that know nothing of each other, as those of Slurm
+arrays and Kubernetes jobs, each do a share of the tasks, and one of them finishes.
 
 ```text
 <folder>/run.json               what is done, and by how many shares, to refuse a folder of another run
@@ -14,6 +16,7 @@ Whatever an executor runs can be run so: `Resumable`, `Share` and `Finish` are e
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -22,7 +25,7 @@ import secrets
 import shutil
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -42,6 +45,7 @@ E = TypeVar("E", bound="Executor | None")
 _FEW = 20  # shares that a message names
 _PER_FOLDER = 1000  # receipts
 _ASK_SECONDS = 1.0  # between two looks for the receipts of others
+_ANEW = "Give another folder, or delete this one to begin anew."
 _FINISHED, _RUN = "finished.json", "run.json"
 
 
@@ -61,7 +65,7 @@ class _Folder:
     folder: str | os.PathLike[str]
     on: str | Executor = "processes"
 
-    def begin(self, identity: Mapping[str, Any], /) -> Run:
+    def begin(self, identity: Mapping[str, Any], /) -> RecordedRun:
         """The run that this folder is for.
 
         Args:
@@ -71,7 +75,7 @@ class _Folder:
             SeqlakeError: The folder belongs to another run.
             Ended: The run is over.
         """
-        return Run(self, identity)
+        return RecordedRun(self, identity)
 
     def run(
         self,
@@ -147,7 +151,7 @@ class Finish(_Folder):
     """
 
 
-class Run:
+class RecordedRun:
     """One run and its folder; an `Executor`, for one call of one verb.
 
     Args:
@@ -159,6 +163,8 @@ class Run:
         self._how = how
         self.folder = Path(how.folder)
         self._passes = 0
+        self._mark = ""
+        self._divided = True
         self.goes_on = False
         self._of = how.of if isinstance(how, Share) else 1
         if (self.folder / _FINISHED).exists():
@@ -175,11 +181,13 @@ class Run:
                     path=str(self.folder),
                     hint="Run the shares first, with the same folder: --task 0/N, --task 1/N, ...",
                 )
-            self._of = int(held.get("shares", 1))
             shares = {"shares": held["shares"]} if "shares" in held else {}
+            self._of = shares.get("shares", 1)
+        self._divided = "shares" in shares
         self.folder.mkdir(parents=True, exist_ok=True)
         _first(self.folder / _RUN, json.dumps(plain | shares).encode())
         self._expect(plain | shares)
+        self._mark = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
     def _expect(self, mine: Mapping[str, Any]) -> None:
         held = _load(self.folder / _RUN) or {}
@@ -197,12 +205,23 @@ class Run:
         """What runs the tasks."""
         return executor_of(self._how.on)
 
-    def agree(self, name: str, make: Callable[[], T], /, *, undo: Callable[[T], object] = lambda _: None) -> T:
+    def agree(
+        self,
+        name: str,
+        make: Callable[[], T],
+        /,
+        *,
+        check: Callable[[], object] = lambda: None,
+        mend: Callable[[], object] = lambda: None,
+        undo: Callable[[T], object] = lambda _: None,
+    ) -> T:
         """A value that all processes of the run have in common: the first one to come makes it.
 
         Args:
             name: What it is called here.
             make: Called by the first; of what `packing.pack` takes.
+            check: Called before it: raises where it may not be made.
+            mend: Called before both where a process was killed within `make`; never while one may be in there still.
             undo: Called with what was made, where another process was first after all.
 
         Raises:
@@ -213,17 +232,28 @@ class Run:
             return self._agreed(held, path, make)
         if isinstance(self._how, Finish):
             raise self._missing(range(self._of), "all their tasks")
-        with self._locked(f"{name}.lock"):
+        with self._locked(f"{name}.lock") as locked:
             if (held := _read(path)) is not None:
                 return self._agreed(held, path, make)
-            value = make()
+            begun = self.folder / f"{name}.begun"
+            if locked and begun.exists():
+                mend()
+            check()
+            _first(begun, b"")
+            try:
+                value = make()
+            except BaseException:
+                begun.unlink(missing_ok=True)  # nothing is left of it
+                raise
             if not _first(path, pack((value,))):
                 undo(value)
             return self._agreed(path.read_bytes(), path, make)
 
     def _agreed(self, data: bytes, path: Path, _: Callable[[], T]) -> T:
-        value: T
-        [value] = unpack(data, path=str(path))
+        held = unpack(data, path=str(path))
+        if not (isinstance(held, tuple) and len(held) == 1):
+            raise SeqlakeError(f"{path} is not what a share leaves.", path=str(path), hint=_ANEW)
+        value: T = held[0]
         return value
 
     def run(
@@ -256,7 +286,7 @@ class Run:
             pass
         place = self._place(self._passes - 1)
         for number in range(len(tasks)):
-            yield _receipt(place, number)
+            yield self._receipt(place, number)
 
     def _pass(
         self,
@@ -286,7 +316,7 @@ class Run:
                 mine = [n for n in range(share, len(tasks), self._of) if n not in there]
 
                 def keep(task: tuple[int, Task], result: Result) -> None:
-                    _keep(place, task[0], result)
+                    _keep(place, task[0], (self._mark, task[0], result))
                     if isinstance(self._how, Resumable):
                         done(task[1], result)
 
@@ -301,7 +331,18 @@ class Run:
             raise self._missing(sorted({n % self._of for n in missing}), f"{len(missing)} of {len(tasks)} tasks")
         if not after:
             for number in sorted(there):
-                yield number, _receipt(place, number)
+                yield number, self._receipt(place, number)
+
+    def _receipt(self, place: Path, number: int) -> Any:
+        path = _path(place, number)
+        held = unpack(path.read_bytes(), path=str(path))
+        if not isinstance(held, tuple) or held[:2] != (self._mark, number):
+            raise SeqlakeError(
+                f"{path} is the receipt of another task.",
+                path=str(path),
+                hint="Delete it: its task is done again.",
+            )
+        return held[2]
 
     def _end(self, place: Path, count: int) -> None:
         """A share is over here, unless more passes follow and all others have done theirs of this one."""
@@ -318,11 +359,13 @@ class Run:
     def _missing(self, shares: Sequence[int], what: str) -> SeqlakeError:
         names = ", ".join(map(str, shares[:_FEW])) + (f" and {len(shares) - _FEW} more" if len(shares) > _FEW else "")
         number = max(0, self._passes - 1)
+        whose = f"; they are of the shares {names} of {self._of}" if self._divided else ""
         return SeqlakeError(
-            f"Not finished: {what} of pass {number} have no receipt in {self.folder}; they are of the shares {names} "
-            f"of {self._of}.",
+            f"Not finished: {what} of pass {number} have no receipt in {self.folder}{whose}.",
             path=str(self.folder),
-            hint=f"Run these shares again (--task {shares[0]}/{self._of}), then finish.",
+            hint=f"Run these shares again (--task {shares[0]}/{self._of}), then finish."
+            if self._divided
+            else "Run the same again without --finish: it does the rest.",
         )
 
     def stop(self) -> None:
@@ -344,8 +387,9 @@ class Run:
 
     def forget(self) -> None:
         """Remove what this class wrote; the folder, too, if nothing else is in it."""
-        for path in [*self.folder.glob("*.agreed"), *self.folder.glob("*.lock"), self.folder / _RUN]:
-            path.unlink(missing_ok=True)
+        for pattern in ("*.agreed", "*.begun", "*.lock", _RUN):
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
         for path in self.folder.glob("pass-*"):
             shutil.rmtree(path, ignore_errors=True)
         if self.folder.is_dir() and not any(self.folder.iterdir()):
@@ -357,19 +401,17 @@ class Run:
         return place
 
     @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        """Within the block no other process is in one of this name, where files can be locked."""
+    def _locked(self, name: str) -> Iterator[bool]:
+        """Within the block no other process is in one of this name, where files can be locked: it says whether so."""
         if importlib.util.find_spec("fcntl") is None:
-            yield
+            yield False
             return
         fcntl = importlib.import_module("fcntl")
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            with _no_locks():
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
+            yield _has_locked(fcntl, fd)
         finally:
             os.close(fd)
 
@@ -423,7 +465,7 @@ def in_turn(
         >>> list(in_turn(executor_of("processes", workers=1), abs, [-2, 1], at_once=1))
         [2, 1]
     """
-    if isinstance(executor, Run):
+    if isinstance(executor, RecordedRun):
         yield from executor.kept(function, tasks)
         return
     for start in range(0, len(tasks), at_once):
@@ -440,6 +482,16 @@ def inner_of(executor: Executor, /) -> Executor:
     return executor_of(executor.on) if isinstance(executor, _Folder) else executor
 
 
+def subfolder(executor: Executor, name: str, /) -> Executor:
+    """The same with receipts in a folder within its own, for a second verb; others as they are.
+
+    Example:
+        >>> subfolder(Finish(folder="work"), "outliers").folder
+        PosixPath('work/outliers')
+    """
+    return replace(executor, folder=Path(executor.folder) / name) if isinstance(executor, _Folder) else executor
+
+
 def _plain(value: Any) -> Any:
     """As JSON; text of what is none."""
     try:
@@ -448,13 +500,13 @@ def _plain(value: Any) -> Any:
         return repr(value)
 
 
-@contextmanager
-def _no_locks() -> Iterator[None]:
-    """File systems without locks: receipts and what is agreed upon are put in place by rename and link alone."""
+def _has_locked(fcntl: Any, fd: int) -> bool:
+    """Lock a file; not where the file system cannot: receipts are put in place by rename and link alone there."""
     try:
-        yield
+        fcntl.flock(fd, fcntl.LOCK_EX)
     except OSError:
-        return
+        return False
+    return True
 
 
 def _both(keep: Callable[[Any, Any], None], step: Callable[[], object]) -> Callable[[Any, Any], None]:
@@ -494,16 +546,11 @@ def _path(place: Path, number: int) -> Path:
     return place / f"{number // _PER_FOLDER:04d}" / f"{number:07d}"
 
 
-def _receipt(place: Path, number: int) -> Any:
-    path = _path(place, number)
-    return unpack(path.read_bytes(), path=str(path))
-
-
-def _keep(place: Path, number: int, result: object) -> None:
+def _keep(place: Path, number: int, receipt: object) -> None:
     """Keep a receipt, durably; one that is there is replaced."""
     path = _path(place, number)
     path.parent.mkdir(exist_ok=True)
-    _written(path, pack(result)).replace(path)
+    _written(path, pack(receipt)).replace(path)
 
 
 def _first(path: Path, data: bytes) -> bool:
@@ -549,8 +596,6 @@ def _load(path: Path) -> Any:
         held = json.loads(data)
     except ValueError:
         held = None
-    if not isinstance(held, dict):
-        raise SeqlakeError(
-            f"{path} is not a file of a folder of receipts.", path=str(path), hint="Give another folder."
-        )
+    if not isinstance(held, dict) or not isinstance(of := held.get("shares", 1), int) or of < 1:
+        raise SeqlakeError(f"{path} is not a file of a folder of receipts.", path=str(path), hint=_ANEW)
     return held

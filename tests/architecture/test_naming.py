@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -28,6 +29,19 @@ def test_no_name_fits_anything() -> None:
         for path, tree in TREES.items()
         for node in ast.walk(tree)
         if names(node) in EMPTY
+    ]
+    assert not guilty
+
+
+def test_grey_has_one_spelling() -> None:
+    """The other one is FFmpeg's and simplejpeg's, for names of pixels, which always stand in quotes."""
+    pages = sorted((SOURCE.parents[1] / "docs").rglob("*.md"))
+    others = re.compile(r"""["'`](?i:gray)(?:\d*[bl]e|\d+|f\d+le)?["'`]|-pix_fmt gray16le|gray16le holds""")
+    guilty = [
+        f"{path.name}:{number} {line.strip()}"
+        for path in (*TREES, *pages)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if "gray" in others.sub("", line).lower()
     ]
     assert not guilty
 

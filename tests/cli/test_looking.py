@@ -231,6 +231,7 @@ WRONG = [
     ["files", "--where", "rewrad > 3"],
     ["stats", "--columns", "rewrad"],
     ["stats", "--where", "rewrad > 3"],
+    ["view", "--where", "rewrad > 3", "--no-open"],
     ["bench", "--columns", "rewrad", "--seconds", 0.1],
     ["bench", "--where", "rewrad > 3", "--seconds", 0.1],
     ["frames", "ep_00", "rewrad", "-o", "OUT"],

@@ -17,7 +17,7 @@ TAKING = [
 
 
 def test_these_do() -> None:
-    assert TAKING == ["huggingface", "lerobot", "mcap", "rlds", "webdataset", "zarr_replay"]
+    assert TAKING == ["huggingface", "lerobot", "mcap", "rerun", "rlds", "webdataset", "zarr_replay"]
 
 
 @pytest.mark.parametrize("to", TAKING)

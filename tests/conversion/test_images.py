@@ -313,3 +313,28 @@ def test_bridge_is_valid_at_every_depth(bridge, depth: str) -> None:
     assert not report.warnings
     notes = {(finding.code, finding.column) for finding in report if finding.column in CAMERAS}
     assert notes == ({("F432", "image_3")} if depth == "decode" else set())
+
+
+def test_a_rate_is_told_to_all_that_take_one(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    (tmp_path / "arm").mkdir()
+    with h5py.File(tmp_path / "arm" / "episode_0.hdf5", "w") as file:
+        file["action"] = np.zeros((5, 3))
+        file["observations/qpos"] = np.zeros((5, 2))
+        file["observations/images/top"] = np.full((5, 32, 48, 3), 90, "u1")
+    made = sl.convert(tmp_path / "arm", tmp_path / "video", images="video", fps=20, workers=1, progress=False)
+    assert made is not None
+    assert {made.schema[name].type.get("fps") for name in ("action", "qpos", "top")} == {20}
+    sl.convert(tmp_path / "arm", tmp_path / "lerobot", to="lerobot", fps=20, workers=1, progress=False)
+    assert sl.open(tmp_path / "lerobot").schema["action"].type.get("fps") == 20
+    sl.convert(tmp_path / "arm", tmp_path / "replay", to="zarr_replay", fps=20, workers=1, progress=False)  # takes none
+    assert len(sl.scan(tmp_path / "replay")) == 1
+    with pytest.raises(TypeError, match="fps"):
+        sl.convert(made, tmp_path / "other", to="zarr_replay", fps=20, progress=False)
+
+
+def test_a_rate_is_told_to_rows_that_are_steps(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text("ep,t,x\n" + "".join(f"e{n // 4},{n % 4},{n / 3}\n" for n in range(8)))
+    options = {"sequence_id": "ep", "steps": "t", "fps": 25, "workers": 1, "progress": False}
+    sl.convert(tmp_path / "steps.csv", tmp_path / "arm", to="lerobot", **options)
+    assert sl.open(tmp_path / "arm").schema["x"].type.get("fps") == 25

@@ -569,6 +569,53 @@ def test_lakes_have_copies(arm, kind, tmp_path) -> None:
         loader.frames(size=SIZE, copies=True)
 
 
+@pytest.mark.parametrize(
+    "kind", ["delta:{}/lake", "iceberg:{}/warehouse/robots.arm", "ducklake:sqlite:{}/meta.sqlite?table=arm"]
+)
+def test_vacuum_of_a_lake_keeps_the_copies_of_what_is_kept(arm, kind, tmp_path) -> None:
+    """A version that is retained needs its copies as the newest does; what is no copy of ours is left alone."""
+    lake = sl.convert(arm, kind.format(tmp_path), workers=1, progress=False)
+    raw(lake)
+
+    def lying() -> set[str]:
+        return {path for path, _ in lake.table.store.list("_seqlake/copies")}
+
+    before = lying()
+    folder = min(before).rpartition("/")[0]
+    lake.table.store.put(f"{folder}/notes.txt", b"mine")
+    assert not [path for path in lake.vacuum(older_than=_NO_TIME) if "copies" in path]
+    lake.delete(ids=["ep_0"])
+    assert not [path for path in lake.vacuum() if "copies" in path]
+    assert lying() == before | {f"{folder}/notes.txt"}
+    planned = {path for path in lake.vacuum(older_than=_NO_TIME, dry_run=True) if "copies" in path}
+    assert lying() == before | {f"{folder}/notes.txt"}
+    removed = {path for path in lake.vacuum(older_than=_NO_TIME) if "copies" in path}
+    assert planned == removed == before - (lying() - {f"{folder}/notes.txt"})
+    assert sorted(path.split("/")[2].split("-")[0] + Path(path).suffix for path in removed) == [
+        *("cam.json", "cam.npy", "wrist.json", "wrist.npy")
+    ]
+    assert f"{folder}/notes.txt" in lying()
+    loader = sl.Loader(lake, window={"cam": [0], "wrist": [0]}, batch_size=8)
+    batches(loader.frames(size=SIZE, copies=True))
+
+
+def test_vacuum_leaves_the_copies_of_another_table_of_the_lake(arm, tmp_path) -> None:
+    """All tables of a DuckLake have one folder, and a version is kept for as long as another table's shows it."""
+    one, other = (
+        sl.convert(arm, f"ducklake:sqlite:{tmp_path}/meta.sqlite?table={name}", workers=1, progress=False)
+        for name in ("one", "other")
+    )
+    for lake in (one, other):
+        raw(lake, {"cam": SIZE})
+    one.delete(ids=["ep_0"])
+    assert not [path for path in one.vacuum(older_than=_NO_TIME) if "copies" in path]
+    other.delete(ids=["ep_1"])
+    other.vacuum(older_than=_NO_TIME)
+    assert len([path for path in one.vacuum(older_than=_NO_TIME) if "copies" in path]) == 2
+    for lake in (one, other):
+        assert raw(lake, {"cam": SIZE}).columns[0].written == 0
+
+
 @pytest.mark.parametrize("codec", ["raw", "mjpeg", "h264"])
 def test_copies_lie_in_a_bucket(arm, codec, s3_environment) -> None:
     far = sl.convert(arm, f"{s3_environment}/arm", workers=1, progress=False)

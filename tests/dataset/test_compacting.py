@@ -65,14 +65,14 @@ def test_shards_of_others_become_ours_and_flat(ds):
 def test_a_rivals_change_of_these_rows_is_a_conflict_and_nothing_is_left(ds, monkeypatch):
     from seqlake.dataset.reshaping import compacting
 
-    real = compacting.for_writing
+    real = compacting.several_for_writing
 
     def meanwhile(*given, **named):
-        monkeypatch.setattr(compacting, "for_writing", real)
+        monkeypatch.setattr(compacting, "several_for_writing", real)
         sl.open(ds.location).delete(ids=["s4"])
         return real(*given, **named)
 
-    monkeypatch.setattr(compacting, "for_writing", meanwhile)
+    monkeypatch.setattr(compacting, "several_for_writing", meanwhile)
     with pytest.raises(CommitConflictError):
         sl.compact(ds)
     assert set(cells(sl.open(ds.location))) == {f"s{n}" for n in range(12)} - {"s4"}

@@ -181,8 +181,8 @@ def test_a_file_with_other_pixels_is_a_finding_and_an_error(dataset: sl.Dataset,
     with pytest.raises(SeqlakeError, match="gray12le"):
         list(sl.Loader(ds, window={"mm": range(1)}, batch_size=2, shuffle=False))
     plain = sl.create(str(tmp_path / "plain"), sl.Schema({"cam": sl.Video(fps=30)}))
-    gray = dataset["a"]["infrared"].location
-    plain.append([{"sequence_id": "a", "cam": sl.File(quantised)}, {"sequence_id": "b", "cam": sl.File(gray)}])
+    grey = dataset["a"]["infrared"].location
+    plain.append([{"sequence_id": "a", "cam": sl.File(quantised)}, {"sequence_id": "b", "cam": sl.File(grey)}])
     assert "F417" in {one.code for one in plain.validate().findings}  # bits differ, and nothing declares any
     with pytest.raises(SchemaMismatchError, match="frames are .*uint8"):
         list(sl.Loader(plain, window={"cam": range(1)}, batch_size=2, shuffle=False))

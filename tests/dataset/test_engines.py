@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.cli import main
-from seqlake.errors import CorruptFileError, ForkedProcessError, MissingDependencyError
+from seqlake.errors import CorruptFileError, DatasetNotFoundError, ForkedProcessError, MissingDependencyError
 from seqlake.files.stores import open_blob, open_store
 from seqlake.plugins import load
 from seqlake.shards.engines import append_trailer, read_trailer
@@ -191,9 +192,7 @@ def test_without_the_engine_the_extra_is_named(tmp_path: Path, engine: str, monk
     (theirs / "data").mkdir(parents=True)
     (theirs / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
     for number, path in enumerate((tmp_path / "log" / "data").iterdir()):
-        trailer = read_trailer(open_blob(path), tail=load("shard_formats", engine).open(open_blob(path)).tail)
-        assert trailer is not None
-        (theirs / "data" / f"{number}.{engine}").write_bytes(path.read_bytes()[: trailer.nbytes])
+        (theirs / "data" / f"{number}.{engine}").write_bytes(without_trailer(path, engine))
     assert len(sl.open(theirs)) == 60
     for name in (engine, "lance.file", "vortex.io"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -203,6 +202,76 @@ def test_without_the_engine_the_extra_is_named(tmp_path: Path, engine: str, monk
     assert len(ours) == 60
     with pytest.raises(MissingDependencyError, match=rf"seqlake\[{engine}\]"):
         ours.to_arrow()
+
+
+def without_trailer(path: Path, engine: str) -> bytes:
+    """A shard as the engine alone would have written it."""
+    trailer = read_trailer(open_blob(path), tail=load("shard_formats", engine).open(open_blob(path)).tail)
+    assert trailer is not None
+    return path.read_bytes()[: trailer.nbytes]
+
+
+def homed(home: str, root: Path, bucket: tuple[str, Any], engine: str) -> tuple[str, Any]:
+    """One place, and its storage, with sixty rows of this engine's shards."""
+    make(root / "log", engine)
+    if home.startswith("log"):
+        if home == "log without its index":
+            shutil.rmtree(root / "log" / "_seqlake" / "index")
+        return str(root / "log"), None
+    location = f"{bucket[0]}/plain" if home == "bucket" else str(root / "plain")
+    storage = bucket[1] if home == "bucket" else None
+    store = open_store(location, storage=storage)
+    named = {} if home == "no format named" else {"storage_format": engine}
+    if home != "no metadata":
+        store.put("mixtrain.json", json.dumps({"mixtrain": "1.0", **named}).encode())
+    folder = {"partitions": "data/split=train", "beside the metadata": ""}.get(home, "data")
+    for number, path in enumerate((root / "log" / "data").iterdir()):
+        store.put(f"{folder}/{number}.{engine}".lstrip("/"), without_trailer(path, engine))
+    return location, storage
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "home",
+    ["log", "log without its index", "data", "no format named", "partitions", "beside the metadata", "bucket"],
+)
+def test_without_the_engine_no_home_looks_empty(
+    tmp_path: Path, s3_bucket: Any, home: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known without it is the truth; all else names the extra."""
+    place, storage = homed(home, tmp_path, s3_bucket, engine)
+    verbs: dict[str, Any] = {
+        "open": lambda: len(sl.open(place, storage=storage)),
+        "scan": lambda: len(sl.scan(place, storage=storage)),
+        "rows": lambda: sl.open(place, storage=storage).to_arrow().num_rows,
+        "sql": lambda: sl.open(place, storage=storage).sql("SELECT count(*) FROM dataset").fetchall()[0][0],
+        "where": lambda: len(sl.open(place, storage=storage).where("task IS NOT NULL")),
+        "convert": lambda: len(sl.convert(sl.open(place, storage=storage), tmp_path / "out", progress=False)),
+    }
+    assert len(sl.open(place, storage=storage)) == 60
+    for name in {engine, "lance.file", "vortex.io", *(one for one in sys.modules if one.partition(".")[0] == engine)}:
+        monkeypatch.setitem(sys.modules, name, None)
+    refused = set()
+    for name, verb in verbs.items():
+        try:
+            assert verb() == 60, name
+        except MissingDependencyError as error:
+            refused.add(name)
+            assert f"seqlake[{engine}]" in error.message  # noqa: PT017 - some verbs do without the engine
+    assert refused >= ({"rows", "where", "convert"} if home.startswith("log") else verbs.keys())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_folder_of_shards_without_metadata_says_what_is_there(
+    tmp_path: Path, s3_bucket: Any, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = homed("no metadata", tmp_path, s3_bucket, engine)
+    for name in (engine, "lance.file", "vortex.io"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        DatasetNotFoundError, match=rf"holds {engine} shards but no mixtrain\.json.*seqlake\[{engine}\]"
+    ):
+        sl.open(place)
 
 
 @pytest.mark.parametrize("engine", ["parquet", *ENGINES])

@@ -275,9 +275,12 @@ def test_a_killed_change_leaves_one_version_or_the_other(change, kills, tmp_path
         assert os.waitpid(child, 0)[1] in {0, signal.SIGKILL}
         return time.monotonic() - began
 
-    shutil.copytree(tmp_path / "base", tmp_path / "whole")
-    whole = run(str(tmp_path / "whole"), None)
-    assert sl.open(tmp_path / "whole").version.id == before + 1
+    spent = []
+    for name in ("whole", "again"):  # what runs first may take longer
+        shutil.copytree(tmp_path / "base", tmp_path / name)
+        spent.append(run(str(tmp_path / name), None))
+        assert sl.open(tmp_path / name).version.id == before + 1
+    whole = min(spent)
     for number in range(kills):
         place = str(tmp_path / f"{number}")
         shutil.copytree(tmp_path / "base", place)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from threading import current_thread
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pytest
 import seqlake as sl
 from seqlake import media
 from seqlake.dataset.reshaping.merging import merge, repack, subset
+from seqlake.dataset.writing import copying
 from seqlake.dataset.writing.sink import TableSink
 from seqlake.errors import CorruptFileError, CorruptFrameError, UnsafeReferenceError
 from seqlake.files.stores import LocalStore, open_store
@@ -101,6 +103,24 @@ def test_every_stream_of_every_video_has_its_index(ds: sl.Dataset) -> None:
     assert kept(ds, ds[0]["cam"].reference) == made()
     assert kept(ds, ds[2]["wrist"].reference) == made("several streams")
     assert sorted(made("several streams")) == [0, 1]
+
+
+@pytest.mark.parametrize("name", [NAME, "damaged"])
+def test_a_large_file_is_indexed_while_it_is_hashed_and_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(copying, "_LARGE", 1)
+    by: list[str] = []
+    whole = copying.packets_of
+    monkeypatch.setattr(copying, "packets_of", lambda *of: by.append(current_thread().name) or whole(*of))
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(clips.clip(name) if name == NAME else b"no video")
+    ds = sl.create(tmp_path / "ds", SCHEMA)
+    with ds.writer() as writer:
+        writer.add("a", n=1, cam=sl.File(path))
+    assert kept(ds, ds["a"]["cam"].reference) == (made() if name == NAME else {})
+    assert ds["a"]["cam"].read() == path.read_bytes()
+    assert [one.startswith("seqlake-index") for one in by] == [True]
 
 
 def test_opening_reads_no_byte_but_those_of_the_wanted_packets(ds: sl.Dataset, never_indexed: None) -> None:

@@ -96,7 +96,7 @@ ATOMS = st.one_of(
         ["flag", "NOT flag", "day = '2024-01-02'", "CAST(day AS VARCHAR) < '2024'", "k = '7'", "n < '10'",
          "day >= TIMESTAMP '2024-01-02 00:00:01'", "CAST(n AS VARCHAR) = '10'", "k::VARCHAR <= p", "p LIKE 'a%'",
          "n::DOUBLE = 9007199254740992",
-         "p || s = 'aa'", "n = k", "-n > 0", "x::FLOAT = f", "coalesce(n, 1) = 1", "lower(p) = 'z'"]
+         "p || s = 'aa'", "n = k", "-n > 0", "try_cast(x AS FLOAT) = f", "coalesce(n, 1) = 1", "lower(p) = 'z'"]
     ),
 )  # fmt: skip
 CONDITIONS = st.recursive(

@@ -9,6 +9,6 @@ import pytest
 def cluster():
     ray = pytest.importorskip("ray")
     if not ray.is_initialized():
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)  # not one that runs here
     yield ray
     ray.shutdown()

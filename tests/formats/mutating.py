@@ -62,7 +62,10 @@ VALUES += [
     "../x",
 ]
 VALUES += ["|O", "<i8", "<U4", [], [1], [[1]], {}, {"a": 1}, [None], ["a", "b"], {"id": "lz4"}, {"id": "pickle"}]
-JSON = {"index.json", "features.json", "dataset_info.json", ".zarray", ".zattrs", ".zgroup"}
+JSON = {"index.json", "features.json", "dataset_info.json", ".zarray", ".zattrs", ".zgroup", "zarr.json", "info.json"}
+PLUGS = {"json": "jsonl", "csv": "xsv", "tsv": "xsv", "steps": "csv"}
+OF_STEPS = {"l5kit", "rlds", "hdf5", "lerobot", "mcap", "zarr_replay", "steps"}
+"""Kinds whose rows are sequences; the others hold samples."""
 
 
 # ---- changes
@@ -198,11 +201,9 @@ def ways(kind: str, place: str) -> dict[str, Callable[[], Any]]:
     import numpy as np
 
     import seqlake as sl
-    from seqlake import plugins
 
     def source() -> Any:
-        plug = {"mds": "mds", "json": "jsonl", "l5kit": "l5kit", "rlds": "rlds", "hdf5": "hdf5"}.get(kind, "xsv")
-        return plugins.load("formats", plug).scan(place)
+        return scanned(kind, place)
 
     def flat() -> Any:
         found, read = [], source()
@@ -235,8 +236,8 @@ def ways(kind: str, place: str) -> dict[str, Callable[[], Any]]:
         read = source()
         steps = [name for name in ("ego_translation", "action") if name in read.schema]
         samples = [name for name in read.schema.names if name != "p"]  # whose bytes are no pictures
-        steps += [name for name in ("actions", "top") if name in read.schema]
-        window: Any = samples if kind not in {"l5kit", "rlds", "hdf5"} else {name: range(2) for name in steps}
+        steps += [name for name in ("actions", "top", "x") if name in read.schema]
+        window: Any = samples if kind not in OF_STEPS else {name: range(2) for name in steps}
         if not window:
             return None
         batches = sl.Loader(read, window=window, batch_size=4).dataset()
@@ -246,7 +247,7 @@ def ways(kind: str, place: str) -> dict[str, Callable[[], Any]]:
 
     found = {
         "schema": lambda: repr(source().schema),
-        "arrow": lambda: sl.scan(place).to_arrow().to_pylist(),
+        "arrow": lambda: sl.scan(source()).to_arrow().to_pylist(),
         "some": some,
         "flat": flat,
         "lengths": lengths,
@@ -255,10 +256,21 @@ def ways(kind: str, place: str) -> dict[str, Callable[[], Any]]:
     }
     if kind == "l5kit":
         return found | of_stores(place)
-    if kind not in {"rlds", "hdf5"}:
+    if kind not in OF_STEPS | {"huggingface", "webdataset"}:
         found["one by one"] = lambda: [plain(one) for one in source()]
         found["by number"] = lambda: plain([one[n] for one in [source()] for n in range(len(one))])
     return found
+
+
+def scanned(kind: str, place: str) -> Any:
+    """A folder, or the only file in it, by the reader of its kind."""
+    from seqlake import plugins
+
+    if kind == "steps":
+        import seqlake as sl
+
+        return sl.scan(place, sequence_id="episode", steps="t")
+    return plugins.load("formats", PLUGS.get(kind, kind)).scan(place)
 
 
 def of_stores(place: str) -> dict[str, Callable[[], Any]]:
@@ -322,7 +334,7 @@ def serve(kind: str, base: str, first: int, count: int) -> None:
 
     leaf = min(path.name for path in Path(base).iterdir())
     truth = {name: digest(way()) for name, way in ways(kind, f"{base}/{leaf}").items()}
-    clean = findings(f"{base}/{leaf}")
+    clean = findings(kind, f"{base}/{leaf}")
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, resource.RLIM_INFINITY))
     for seed in range(first, first + count):
@@ -333,7 +345,7 @@ def serve(kind: str, base: str, first: int, count: int) -> None:
             say(begin=seed, what=what)
             signal.alarm(SECONDS)
             ends, place = {}, f"{home}/{seed}/{leaf}"
-            for name, way in {**ways(kind, place), "validate": lambda at=place: findings(at)}.items():
+            for name, way in {**ways(kind, place), "validate": lambda at=place: findings(kind, at)}.items():
                 try:
                     answer = digest(way())
                     ends[name] = "right" if meant or answer == truth.get(name, answer) else "wrong"
@@ -347,26 +359,27 @@ def serve(kind: str, base: str, first: int, count: int) -> None:
                         at = at.tb_next
                     line = f"{Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}" if at is not None else ""
                     ends[name] = f"bare {type(error).__name__} at {line}: {error}"
-            if "wrong" in ends.values() and found_by_validate(place, clean):
+            if "wrong" in ends.values() and found_by_validate(kind, place, clean):
                 ends = {name: end.replace("wrong", "right") for name, end in ends.items()}
             signal.alarm(0)
         say(end=seed, ends=ends)
 
 
-def findings(place: str) -> set[tuple[str, str]]:
+def findings(kind: str, place: str) -> set[tuple[str, str]]:
     """What `seqlake validate --depth rows` says of a folder."""
     import seqlake as sl
     from seqlake.dataset.validation import validate
 
-    return {(one.code, one.message.replace(place, "")) for one in validate(sl.scan(place), depth="rows").findings}
+    source = validate(sl.scan(scanned(kind, place)), depth="rows")
+    return {(one.code, one.message.replace(place, "")) for one in source.findings}
 
 
-def found_by_validate(place: str, clean: set[tuple[str, str]]) -> bool:
+def found_by_validate(kind: str, place: str, clean: set[tuple[str, str]]) -> bool:
     """Whether `validate` finds anything that it does not find in the unchanged folder."""
     from seqlake.errors import SeqlakeError
 
     try:
-        return bool(findings(place) - clean)
+        return bool(findings(kind, place) - clean)
     except SeqlakeError:
         return True
 
@@ -383,7 +396,8 @@ def counted(kind: str, base: Path, counts: Any, *, first: int = 0, count: int) -
     """Change and read `count` times in processes of their own, into a `Counts`.
 
     Args:
-        kind: Of reader: `mds`, `csv`, `tsv`, `xsv`, `json`, `l5kit`, `rlds`, `hdf5`.
+        kind: Of reader, by its plug; `json`, `csv` and `tsv` are of the streaming formats, `steps` a table with a row
+            a step.
         base: A folder that holds the one to be changed.
         counts: What is counted into.
         first: The seed of the first change.

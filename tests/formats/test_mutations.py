@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
 
 from seqlake.formats import jsonl, mds, xsv
@@ -34,6 +37,13 @@ OFTEN = (
     "L5Kit, zip",
     "HDF5, a file an episode",
     "RLDS",
+    "LeRobot, v3.0",
+    "MCAP, ROS 2",
+    "bag, ROS 1",
+    "replay buffer, zarr 3",
+    "WebDataset",
+    "Hugging Face",
+    "row a step, CSV",
 )
 
 
@@ -94,6 +104,81 @@ def demonstrations(home: Path) -> None:
         file["mask/train"] = np.array([b"demo_0", b"demo_2"])
 
 
+def recording(kind: str) -> Callable[[Path], object]:
+    def make(home: Path) -> None:
+        pytest.importorskip("mcap")
+        pytest.importorskip("rosbags")
+        from .mcap import by_hand
+
+        by_hand.write(home, kind, count=6)
+
+    return make
+
+
+def replay(home: Path, form: int) -> None:
+    library = pytest.importorskip("zarr")
+    group = library.open_group(store=str(home / "set.zarr"), mode="w", zarr_format=form)
+    group.create_array("data/action", data=np.arange(36.0, dtype="f4").reshape(12, 3), chunks=(4, 3))
+    group.create_array("data/top", data=np.arange(12 * 72).reshape(12, 4, 6, 3).astype("u1"), chunks=(5, 4, 6, 3))
+    group.create_array("meta/episode_ends", data=np.array([5, 12]))
+
+
+def tars(home: Path) -> None:
+    library = pytest.importorskip("webdataset")
+    (home / "set").mkdir()
+    for shard in range(2):
+        with library.TarWriter(str(home / "set" / f"s-{shard:06d}.tar")) as sink:
+            for step in range(4):
+                one = {
+                    "cls": step,
+                    "json": {"step": step, "ok": True},
+                    "x.npy": np.arange(3.0) + step,
+                    "txt": "ä" * step,
+                }
+                sink.write({"__key__": f"ep{shard}_{step}", "bin": bytes([step]) * 9, **one})
+
+
+def rows(home: Path) -> None:
+    library = pytest.importorskip("datasets")
+    library.disable_progress_bars()
+    pair = {"n": library.Value("int32"), "label": library.ClassLabel(names=["no", "yes"])}
+    features = {"name": library.Value("string"), "x": library.Array2D((None, 3), "float32"), "pair": pair}
+    (home / "set" / "data").mkdir(parents=True)
+    for number in range(2):
+        made = [{"name": "ä" * i, "x": np.full((i + 1, 3), i), "pair": {"n": i, "label": i % 2}} for i in range(6)]
+        official = library.Dataset.from_list(made, features=library.Features(features))
+        official.to_parquet(str(home / "set" / "data" / f"train-{number:05d}-of-00002.parquet"))
+
+
+def saved(home: Path) -> None:
+    library = pytest.importorskip("datasets")
+    library.disable_progress_bars()
+    library.Dataset.from_list([{"name": "ä" * i, "x": [i, 2.5]} for i in range(9)]).save_to_disk(str(home / "set"))
+
+
+def steps(home: Path, form: str) -> None:
+    table = pa.table(
+        {
+            "episode": [f"ep{n // 5}" for n in range(15)],
+            "t": [n % 5 for n in range(15)],
+            "x": pa.array(np.arange(15) / 3),
+            "note": ["ä" * (n % 3) for n in range(15)],
+        }
+    )
+    if form == "csv":
+        pa_csv.write_csv(table, home / "steps.csv")
+    else:
+        pq.write_table(table, home / "steps.parquet", row_group_size=4)
+
+
+def arms(home: Path, version: str) -> None:
+    pytest.importorskip("av")
+    from .lerobot import by_hand
+
+    recorded = [by_hand.record(number, length) for number, length in enumerate((4, 6, 3))]
+    by_hand.write(home / "arm", recorded, version)
+
+
 REZIPPED = "a member that somebody changed and packed anew is a value"
 READERS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "MDS": ("mds", samples, "no hash in the index"),
@@ -117,6 +202,19 @@ READERS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "HDF5, packed": ("hdf5", lambda home: episodes(home, compression="lzf"), "values of HDF5 have no checksum"),
     "HDF5, demonstrations": ("hdf5", demonstrations, "values of HDF5 have no checksum"),
     "RLDS": ("rlds", lambda home: tfds.arm_folder().write(home / "arm"), ""),
+    "LeRobot, v3.0": ("lerobot", lambda home: arms(home, "v3.0"), "pages of Parquet and videos have no checksum"),
+    "LeRobot, v2.1": ("lerobot", lambda home: arms(home, "v2.1"), "pages of Parquet and videos have no checksum"),
+    "MCAP, ROS 2": ("mcap", recording("mcap-ros2"), "records outside chunks have no checksum that must be there"),
+    "MCAP, ROS 1": ("mcap", recording("mcap-ros1"), "records outside chunks have no checksum that must be there"),
+    "bag, ROS 1": ("mcap", recording("ros1"), "bags have no checksum"),
+    "bag, SQLite": ("mcap", recording("sqlite"), "bags have no checksum"),
+    "replay buffer, zarr 2": ("zarr_replay", lambda home: replay(home, 2), "chunks of zarr have no checksum"),
+    "replay buffer, zarr 3": ("zarr_replay", lambda home: replay(home, 3), "chunks of zarr have no checksum"),
+    "WebDataset": ("webdataset", tars, "files in tar archives have no checksum"),
+    "Hugging Face": ("huggingface", rows, "pages of Parquet have no checksum"),
+    "Hugging Face, saved": ("huggingface", saved, "Arrow files have no checksum"),
+    "row a step, CSV": ("steps", lambda home: steps(home, "csv"), "texts have no checksum"),
+    "row a step, Parquet": ("steps", lambda home: steps(home, "parquet"), "pages of Parquet have no checksum"),
 }
 """Reader -> its kind, how its folder is made, and why a changed byte may go unnoticed."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -206,3 +208,26 @@ def test_one_frame_is_shown_as_long_as_it_was(tmp_path: Path) -> None:
     with av.open(io.BytesIO(out)) as container:
         stream = container.streams.video[0]
         assert float(stream.duration * stream.time_base) == pytest.approx(10 / 30, abs=0.002)
+
+
+@pytest.mark.parametrize("name", ["h264 training profile", "h264 with B-frames", "av1", "uneven times, mp4"])
+def test_a_copy_of_all_packets_is_proven_without_decoding_a_frame(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cutter = cutting.VideoCutter(source_of(clip(name)))
+    keys = [int(one) for one in cutter._packets.boundaries.first]
+    monkeypatch.setattr(video.opening.VideoDecoder, "planes", lambda *_: pytest.fail("a frame was decoded"))
+    for start, stop in itertools.pairwise([*keys, len(cutter)]):
+        assert cutter.cut(tmp_path / "clip", start=start, stop=stop).encoded == 0
+    assert len(keys) > 1
+
+
+def test_equal_packets_under_other_parameters_are_compared_by_their_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cutter = cutting.VideoCutter(source_of(clip("av1")))
+    other = replace(cutter._packets.stream, palettes=((0, bytes(1024)),))
+    monkeypatch.setattr(cutter, "_packets", replace(cutter._packets, stream=other))
+    monkeypatch.setattr(video.opening.VideoDecoder, "planes", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cutter.cut(tmp_path / "clip", start=0, stop=len(cutter))

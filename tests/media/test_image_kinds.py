@@ -224,12 +224,36 @@ def test_jpeg_2000_of_more_than_8_bits_keeps_them(layout: str, shape: tuple[int,
     np.testing.assert_array_equal(found, pixels if shape else pixels[..., None], strict=True)
 
 
-def test_avif_of_10_bits_is_refused_and_not_cut() -> None:
-    """Pillow gives 8 of them."""
-    data = saved(Image.fromarray(FLAT), "AVIF")
-    at = data.index(b"av1C") + 6
-    with pytest.raises(DecodeError, match="AVIF with 10 bits a sample is not read. Convert it to PNG"):
-        image.decode(data[:at] + bytes([data[at] | 0x40]) + data[at + 1 :])
+@pytest.mark.parametrize("bits", [10, 12])
+@pytest.mark.parametrize("shape", [(), (3,), (4,)])
+def test_avif_of_more_than_8_bits_keeps_them(bits: int, shape: tuple[int, ...]) -> None:
+    """Pillow gives 8 of them; without loss the codes are those that went in, and FFmpeg's."""
+    codecs = pytest.importorskip("imagecodecs")
+    pixels = np.random.default_rng(0).integers(0, 1 << bits, (37, 53, *shape), np.uint16)
+    data = codecs.avif_encode(pixels, level=100, bitspersample=bits)
+    decoded = image.decode(data)
+    np.testing.assert_array_equal(decoded, pixels[..., :3] if shape else pixels[..., None], strict=True)
+    head = image.describe(data)
+    assert (head.bits, head.dtype, head.channels) == (bits, "uint16", 3 if shape else 1)
+    if not shape:
+        with av.open(io.BytesIO(data)) as container:
+            np.testing.assert_array_equal(decoded[..., 0], next(container.decode(video=0)).to_ndarray())
+    assert image.decode(data, size=(8, 8)).dtype == np.uint16
+
+
+def test_avif_of_more_than_8_bits_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    codecs = pytest.importorskip("imagecodecs")
+    data = codecs.avif_encode(np.zeros((5, 6, 3), np.uint16), level=100, bitspersample=10)
+    for stop in range(100, len(data), 7):
+        with pytest.raises(DecodeError):
+            image.decode(data[:stop])
+    eight = saved(Image.fromarray(FLAT), "AVIF")
+    at = eight.index(b"av1C") + 6
+    with pytest.raises(CorruptFrameError):  # it says 10 bits, and has 8
+        image.decode(eight[:at] + bytes([eight[at] | 0x40]) + eight[at + 1 :])
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)
+    with pytest.raises(MissingDependencyError, match=r"seqlake\[images\]"):
+        image.decode(data)
 
 
 @pytest.mark.parametrize("turn", range(1, 9))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.files.stores import LocalStore
+from seqlake.shards.parquet.reader import ParquetReader
 from seqlake.shards.reading import read_in_parts, runs_of
 
 
@@ -46,3 +52,31 @@ def test_batches_hold_what_was_asked_for() -> None:
         list(read(["c"]))
     with pytest.raises(IndexError, match="rows of 0 to 4"):
         list(read(["a"], np.array([5])))
+
+
+def test_footers_of_many_files_are_read_side_by_side(tmp_path):
+    """Before Python 3.12 a `cached_property` has one lock for all objects: each file waited for the one before it."""
+    both = threading.Barrier(2, timeout=20)
+
+    class Slow:
+        """A file of a store whose first answer comes only when another file is asked, too."""
+
+        def __init__(self, blob):
+            self.blob, self.waited = blob, False
+            self.location, self.size, self.token = blob.location, blob.size, blob.token
+
+        def view(self):
+            return None
+
+        def ranges(self, starts, stops, /):
+            if not self.waited:
+                self.waited = True
+                both.wait()
+            return self.blob.ranges(starts, stops)
+
+    readers = []
+    for name in ("a.parquet", "b.parquet"):
+        pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / name)
+        readers.append(ParquetReader(Slow(LocalStore(tmp_path).blob(name))))
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda reader: reader.rows, readers)) == [3, 3]

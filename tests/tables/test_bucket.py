@@ -16,6 +16,7 @@ from seqlake.files.blobs import MemoryBlob
 from seqlake.protocols import Change, Side
 from seqlake.tables.standalone import StandaloneTable, checkpoints
 from seqlake.testing import oracle, tables
+from seqlake.versions.small_files import remove
 
 
 class Killed(BaseException):
@@ -236,3 +237,21 @@ def test_a_table_is_read_over_http(tmp_path):
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_names_that_a_rival_removed_first_keep_no_other_name_alive():
+    class Strict(Bucket):
+        """Ends a request at the first name that is gone."""
+
+        def delete(self, paths, /):
+            for path in paths:
+                self._there(path)
+                del self.objects[path]
+
+    store = Strict()
+    for number in range(5):
+        store.put(f"a/{number}", b"")
+    del store.objects["a/0"], store.objects["a/4"]
+    remove(store, [f"a/{number}" for number in range(5)])
+    assert not store.objects
+    remove(store, [])

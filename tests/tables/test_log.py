@@ -362,7 +362,8 @@ def test_ids_are_found_in_many_runs():
     for number in range(200):
         runs.add([(f"s{number}", pack(pa.array([f"{number}-{row}" for row in range(3)])))])
     hashes = hash_ids(pa.array(["7-2", "nobody", "199-0"]))
-    assert sorted(runs.search(np.asarray(hashes))) == [(0, "s7", 2), (2, "s199", 0)]
+    hits = [(one.shard, one.positions.tolist(), one.rows.tolist()) for one in runs.search(np.asarray(hashes))]
+    assert sorted(hits) == [("s199", [2], [0]), ("s7", [0], [2])]
 
 
 def test_markers():

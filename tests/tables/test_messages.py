@@ -110,6 +110,7 @@ READING = {
         "similar",
         "sql",
         "stats",
+        "view",
     ),
     *("prepare", "vacuum", "validate", "versions"),
 }

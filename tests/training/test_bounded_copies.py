@@ -6,9 +6,9 @@ The same order comes as with room for everything, or nothing does.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -140,8 +140,8 @@ def test_an_order_is_refused_before_its_first_batch_or_comes_as_it_is(
     source = sl.scan(place) if place.exists() else plain(place, shards, rows=rows, steps=steps, unlike=unlike)
     shuffle = sl.Shuffle(lanes=lanes, block=block, visits=visits)
     everything = sum(shard.rows for shard in source.shards()) * steps * 16 * (3 if folder else 1)
-    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    cache = sl.Cache(tmp_path / "cache" if folder else None, int(everything * share) + 40_000 * folder)
+    place = Path(tempfile.mkdtemp(dir=tmp_path))  # what an example before left may still be at work in its own
+    cache = sl.Cache(place if folder else None, int(everything * share) + 40_000 * folder)
     options = {"window": WINDOW, "batch_size": batch, "shuffle": shuffle, "world_size": world, "rank": world - 1}
     loader = sl.Loader(source, **options, cache=cache).tail(tail)
     unlimited = sl.Loader(source, **options).tail(tail)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seqlake.training import order
 from seqlake.training.order import ORDER_VERSION, Axis, Domain, Finder, Order, Shuffle, permute
 from seqlake.training.steps import Steps
 
@@ -250,3 +251,33 @@ def test_a_rank_keeps_to_its_own_lanes():
         assert numbers.tolist() == [
             lane + lanes * place for lane in (2 * rank, 2 * rank + 1) for place in range(batch // lanes)
         ]
+
+
+@pytest.mark.parametrize("few", [7, 1 << 20])
+def test_windows_are_located_among_rows_however_many(few, monkeypatch):
+    """By groups of rows, as of a large dataset, and row by row: against the plain sums."""
+    monkeypatch.setattr(order, "_FEW_ROWS", few)
+    rng = np.random.default_rng(few)
+    shard_rows = rng.integers(0, 90, 60) * rng.integers(0, 2, 60)
+    windows = rng.integers(0, 2000, int(shard_rows.sum())) * rng.integers(0, 2, int(shard_rows.sum()))
+    axis = Axis.of(windows, shard_rows=shard_rows)
+    ends = np.cumsum(windows)
+    numbers = rng.integers(0, int(ends[-1]), 5000)
+    numbers[:2] = 0, int(ends[-1]) - 1
+    rows, places = axis.locate(numbers)
+    expected = np.searchsorted(ends, numbers, side="right")
+    assert (rows == expected).all()
+    assert (places == numbers - (ends - windows)[expected]).all()
+    assert (axis.before(rows) == numbers - places).all()
+    assert len(axis) == windows.sum()
+    assert (axis.row_windows == windows).all()
+    assert (axis.shard_ends == np.concatenate([[0], ends])[np.cumsum(shard_rows)]).all()
+    assert dict(zip(*axis.spread(), strict=True)) == dict(zip(*np.unique(windows, return_counts=True), strict=True))
+
+
+def test_an_axis_of_many_rows_takes_few_bytes_for_each():
+    rows = (1 << 20) + 7
+    axis = Axis.of(np.full(rows, 100), shard_rows=np.array([rows]))
+    axis.locate(np.arange(10))
+    held = [axis.grouped, axis.shard_ends, axis._group_ends, axis._group_starts, axis._groups._first]
+    assert sum(array.nbytes for array in held) <= 6 * rows

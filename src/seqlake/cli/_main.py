@@ -63,6 +63,7 @@ SUMMARIES = {
     "tag": "Give a version a name, by which commands take it and which vacuum honours.",
     "trim": "Cut sequences down to some of their steps, as a new dataset.",
     "vacuum": "Remove what seqlake wrote and no kept version needs.",
+    "view": "Look at a dataset in the browser: filter, play, compare, label.",
     "validate": "Check a dataset against the format and report every finding.",
     "versions": "List a dataset's versions.",
 }

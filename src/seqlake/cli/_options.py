@@ -316,6 +316,13 @@ def executor(command: Callable[..., Any]) -> Callable[..., Any]:
     return _output.with_options_of(command, wrapped)
 
 
+def within(on: Executor | None, name: str, /) -> Executor | None:
+    """What runs a second verb of one command: it has receipts of its own, in a folder of the first one's."""
+    from seqlake.shares import subfolder
+
+    return None if on is None else subfolder(on, name)
+
+
 def _engine(*, on: str | None, workers: int | None, address: str | None) -> Executor:
     from seqlake.executors import executor_of
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -19,7 +18,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from seqlake.abilities import Discards, KeepsFiles, OpensFiles, Renews, ability, storage_of
 from seqlake.conversion.parts import convert_part
-from seqlake.conversion.planning import LEAST_ENCODED, LEAST_PER_PART, PartTask, Plan, plan
+from seqlake.conversion.planning import (
+    LEAST_ENCODED,
+    LEAST_PER_PART,
+    PartTask,
+    Plan,
+    plan,
+    stable_text,
+    takes_rate,
+)
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by, taken_by, writing_options
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing import splitting
@@ -40,9 +47,9 @@ from seqlake.files.cache import user_folder
 from seqlake.files.locations import absolute, redacted
 from seqlake.files.room import room_in
 from seqlake.grouping import OPTIONS
-from seqlake.protocols import Mapped, Readable
+from seqlake.protocols import Mapped, Readable, is_readable
 from seqlake.receipts import WorkFolder
-from seqlake.shares import Finish, Resumable, Run, Share, begun, inner_of
+from seqlake.shares import Finish, RecordedRun, Resumable, Share, begun, inner_of
 from seqlake.versions import shard_formats
 
 if TYPE_CHECKING:
@@ -144,7 +151,9 @@ def convert(
             `timestamps`, `keep_constant` and `map` are options as well, whatever the source is.
         images: What becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping of
             columns to these.
-        fps: With videos: frames per second, where the source tells no rate.
+        fps: Steps per second, for all that take such an option: the reader of a source given by its location (HDF5;
+            MCAP and bags, which it puts on that clock), rows put together by `steps`, videos made of images where the
+            source tells no rate, and the writer of `to` (LeRobot).
         encoding: With videos: how they are encoded, all or by column.
         files: What happens to relative file references: `"copy"`, `"hardlink"` or `"reference"`. `"split"` copies, too,
             and where rows share a video gives each a file of its own, by copying packets. So it is by default, but for
@@ -237,11 +246,15 @@ def prepare(
     if to is not None:
         mine = writing_options(to)
         reading = {name: options.pop(name) for name in _OF_ROWS if name in options and name not in mine}
+        if "fps" in given and takes_rate(source, storage, reading):
+            reading["fps"] = given["fps"] if "fps" in mine else given.pop("fps")
         options |= given
     else:
         reading = dict(options)
         if "images" not in given:  # then these are options of the source, if of anything
             reading |= {name: given[name] for name in ("fps", "encoding") if name in given}
+        elif "fps" in given and takes_rate(source, storage, reading):
+            reading["fps"] = given["fps"]
     readable = _opened(source, storage, reading)
     least = (
         LEAST_ENCODED if to is None and (given.get("images") or "bytes") not in ("bytes", "files") else LEAST_PER_PART
@@ -293,8 +306,8 @@ def prepare(
         **_identity(planned),
         "out": place,
         "to": to,
-        "options": _text(options_given),
-        "pictures": _text(pictures),
+        "options": stable_text(options_given),
+        "pictures": stable_text(pictures),
     }
     return Conversion(
         planned=planned, target=target, place=place, identity=identity, adopted=readable if adopt else None
@@ -465,9 +478,9 @@ def _opened(source: Any, storage: Mapping[str, str] | None, options: Mapping[str
 
     if isinstance(source, str | os.PathLike):
         return scan(source, storage=storage, **options)
-    if unknown := sorted(options.keys() - _OF_ROWS) if isinstance(source, Readable) else []:
+    if unknown := sorted(options.keys() - _OF_ROWS) if is_readable(source) else []:
         raise TypeError(f"Unknown options for this source: {', '.join(unknown)}.")
-    return scan(source, storage=storage_of(source) if isinstance(source, Readable) else None, **options)
+    return scan(source, storage=storage_of(source) if is_readable(source) else None, **options)
 
 
 def _identity(planned: Plan) -> dict[str, Any]:
@@ -478,21 +491,6 @@ def _identity(planned: Plan) -> dict[str, Any]:
         "columns": [[field.name, str(field.type)] for field in planned.schema.arrow],
         "parts": [[[p.shard.key, p.start, p.stop] for p in task.pieces] for task in planned.tasks],
     }
-
-
-def _text(value: object) -> str:
-    """A value as text that another process writes the same: no addresses, sets in order."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(_ordered(value)))
-
-
-def _ordered(value: object) -> object:
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
-    if isinstance(value, dict):
-        return {key: _ordered(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_ordered(item) for item in value]
-    return value
 
 
 def _run(
@@ -546,7 +544,6 @@ def _run_shared(planned: Plan, target: Target, executor: Executor, *, identity: 
     """Write the parts of one share, or commit those of all; what fails leaves everything for the next process."""
 
     def begin() -> Any:
-        target.check()
         return target.begin(None)[1]
 
     def lost(state: Any) -> None:
@@ -555,8 +552,8 @@ def _run_shared(planned: Plan, target: Target, executor: Executor, *, identity: 
             written.discard()
 
     with begun(executor, "convert", identity) as run:
-        assert isinstance(run, Run)
-        state = run.agree("sink", begin, undo=lost)
+        assert isinstance(run, RecordedRun)
+        state = run.agree("sink", begin, check=target.check, undo=lost)
         sink, _ = target.begin(state)
         receipts: dict[int, Any] = {}
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from seqlake import plugins
 from seqlake.abilities import Checked, SaysMapping, ability
+from seqlake.dataset.opening import format_of, lake_of
 from seqlake.errors import in_line
+from seqlake.files.locations import absolute
 from seqlake.protocols import Mapped
 from seqlake.shards.files import verified
 
@@ -171,19 +176,14 @@ def plan(
         print(plan(sl.scan("bridge_rlds/1.0.0")))
         ```
     """
-    if bytes_per_part is not None and bytes_per_part < 1:
-        raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
     shards = [verified(shard) for shard in source.shards()]  # what is written anew gets new checksums
-    if bytes_per_part is None:
-        nbytes = sum(shard.nbytes for shard in shards)
-        bytes_per_part = min(BYTES_PER_PART, max(least, -(-nbytes // PARTS)))
     checked = ability(source, Checked)
     dropped = dropped or {}
     schema = source.schema.without(list(dropped)) if dropped else source.schema
     return Plan(
         schema=schema,
         read=schema,
-        tasks=list(_tasks(shards, source.root, bytes_per_part)),
+        tasks=parts(shards, source.root, bytes_per_part=bytes_per_part, least=least),
         shards=len(shards),
         nbytes=sum(shard.nbytes for shard in shards),
         findings=[] if checked is None else list(checked.check("metadata")),
@@ -191,6 +191,25 @@ def plan(
         fingerprint=source.fingerprint,
         mapped=mapping_of(source, schema, dropped),
     )
+
+
+def parts(
+    shards: Sequence[Shard], root: str, /, *, bytes_per_part: int | None = None, least: int = LEAST_PER_PART
+) -> list[PartTask]:
+    """The rows of some shards, in their order, as parts of about equal bytes; for the rest see `plan`.
+
+    Example:
+        ```python
+        excerpt = Excerpt.of(ds)
+        parts(excerpt.shards(), excerpt.root)
+        ```
+    """
+    if bytes_per_part is not None and bytes_per_part < 1:
+        raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
+    if bytes_per_part is None:
+        nbytes = sum(shard.nbytes for shard in shards)
+        bytes_per_part = min(BYTES_PER_PART, max(least, -(-nbytes // PARTS)))
+    return list(_tasks(shards, root, bytes_per_part))
 
 
 def _tasks(shards: Sequence[Shard], root: str, bytes_per_part: int) -> Iterator[PartTask]:
@@ -210,3 +229,34 @@ def _tasks(shards: Sequence[Shard], root: str, bytes_per_part: int) -> Iterator[
             start = stop
     if pieces:
         yield PartTask(part=part, pieces=tuple(pieces), root=root)
+
+
+def takes_rate(source: Any, storage: Mapping[str, str] | None, reading: Mapping[str, Any], /) -> bool:
+    """Whether what reads a source has an option `fps`.
+
+    Args:
+        source: As for `convert`.
+        storage: Options of its store.
+        reading: Options that it is read with.
+    """
+    if reading.keys() & {"sequence_id", "steps"}:
+        return True
+    if not isinstance(source, str | os.PathLike) or lake_of(os.fspath(source)):
+        return False
+    known = reading.get("format") or format_of(absolute(os.fspath(source)), storage)
+    return known in plugins.names("formats") and "fps" in plugins.options_of(plugins.load("formats", known).scan)
+
+
+def stable_text(value: object, /) -> str:
+    """A value as text that another process writes the same: no addresses, sets in order."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(_ordered(value)))
+
+
+def _ordered(value: object) -> object:
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, dict):
+        return {key: _ordered(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_ordered(item) for item in value]
+    return value

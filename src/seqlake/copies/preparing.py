@@ -29,7 +29,7 @@ from seqlake.executors import executor_of
 from seqlake.files.limits import machine_memory
 from seqlake.files.local import LocalStore
 from seqlake.files.stores import list_without_links
-from seqlake.shares import Run, begun
+from seqlake.shares import RecordedRun, begun
 from seqlake.spec.alignment import clock_of, own_rate
 from seqlake.spec.schema import no_column
 from seqlake.versions import names
@@ -410,7 +410,7 @@ def _agreed(
     executor: Executor, planned: Callable[[], list[_Plan]], source: Readable, place: CopyFolder, originals: Originals
 ) -> Sequence[_Plan]:
     """The plans; of shares those of the first to come: codecs are measured once, and copies come to be meanwhile."""
-    if not isinstance(executor, Run):
+    if not isinstance(executor, RecordedRun):
         return planned()
     known = executor.agree("plan", lambda: [(one.group.settings, list(one.tasks), one.prepared) for one in planned()])
     return [
@@ -439,7 +439,7 @@ def _run(plans: Sequence[_Plan], executor: Executor) -> Iterator[Prepared]:
     folders = [f"{plan.group.place.prefix}{plan.group.settings.folder}" for plan in plans]
     for plan, folder in zip(plans, folders, strict=True):
         settings, store = plan.group.settings, plan.group.place.store
-        if not isinstance(executor, Run):  # others may be making theirs
+        if not isinstance(executor, RecordedRun):  # others may be making theirs
             store.delete([path for path, _ in list_without_links(store, folder) if path.endswith(PASSING)])
         if plan.group.place.settings(settings.column, settings.size) is None:
             store.put(f"{folder}/{SETTINGS}", settings.document())

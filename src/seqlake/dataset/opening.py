@@ -38,7 +38,7 @@ from seqlake.files.local import holds_files, remove_empty_folders
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.room import room_in
 from seqlake.files.stores import open_store
-from seqlake.protocols import Readable
+from seqlake.protocols import Readable, is_readable
 from seqlake.shards.files import ParquetShard, innermost, verified_source
 from seqlake.versions import shard_formats
 
@@ -369,7 +369,7 @@ def _scanned_object(
     source: object, storage: Mapping[str, str] | None, options: Mapping[str, Any], asked: dict[str, Any]
 ) -> tuple[Any, bool]:
     """The same of what is in memory, or open, or what another package holds."""
-    if isinstance(source, Readable):
+    if is_readable(source):
         shows = ability(source, Excerpt)
         readable: Readable = source if shows is None else shows
         if options:
@@ -539,19 +539,24 @@ def nothing_left(location: str | os.PathLike[str], /, *, storage: Mapping[str, s
     except (CommitUnknownError, DatasetExistsError):
         raise  # it may be there, or it is somebody else's
     except BaseException:
-        place = place_of(location)
-        if lake_of(place):
-            _drop_if_empty(place, storage)
-            raise
-        if is_local(place) and not local_path(place).is_dir():
-            raise
-        store = open_store(place, storage=storage)
-        paths = [path for path, _ in store.list()]
-        if all(_BARE.fullmatch(path) for path in paths):
-            store.delete(paths)
-            if is_local(place):
-                remove_empty_folders(local_path(place))
+        remove_bare(location, storage=storage)
         raise
+
+
+def remove_bare(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None) -> None:
+    """Remove a dataset that was being created; what holds rows, or a file of anybody else, stays."""
+    place = place_of(location)
+    if lake_of(place):
+        _drop_if_empty(place, storage)
+        return
+    if is_local(place) and not local_path(place).is_dir():
+        return
+    store = open_store(place, storage=storage)
+    paths = [path for path, _ in store.list()]
+    if all(_BARE.fullmatch(path) for path in paths):
+        store.delete(paths)
+        if is_local(place):
+            remove_empty_folders(local_path(place))
 
 
 def _drop_if_empty(place: str, storage: Mapping[str, str] | None) -> None:
@@ -616,4 +621,8 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
             f"it holds Parquet ({len(files)} files) but no {METADATA}",
             f"Read it with sl.scan({place!r}), or make it a dataset with: seqlake init {place}",
         )
+    if others := plain.other_shards(place, storage=storage):
+        extras = f"pip install 'seqlake[{','.join(others)}]'"
+        make_it = f'Make it a dataset: write {{"mixtrain": "1.0"}} into {METADATA} there.'
+        return f"it holds {' and '.join(others)} shards but no {METADATA}", f"{make_it} Reading it needs: {extras}"
     return f"it has neither {METADATA} nor Parquet files", create_it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -60,11 +61,18 @@ class Ray:
         """See `Executor`.
 
         Raises:
-            SeqlakeError: A task lost its worker or machine more than `retries` times.
+            SeqlakeError: No cluster answers at the address; or a task lost its worker or machine more than `retries`
+                times.
         """
         ray = require("ray", extra="ray")
         if not ray.is_initialized():
-            ray.init(address=self.address, log_to_driver=False, include_dashboard=False, configure_logging=False)
+            try:
+                ray.init(address=self.address, log_to_driver=False, include_dashboard=False, configure_logging=False)
+            except ConnectionError as error:
+                raise SeqlakeError(
+                    f"No Ray cluster could be joined at {self.address or os.environ.get('RAY_ADDRESS')!r}: {error}",
+                    hint="`ray status --address ...` says whether it runs; without an address one is started here.",
+                ) from error
         remote = ray.remote(_call).options(
             num_cpus=self.cpus, num_gpus=self.gpus, memory=self.memory, max_retries=self.retries
         )

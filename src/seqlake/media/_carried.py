@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from seqlake.media._bytes import BlobBytes
-from seqlake.media._containers import kind_of
-from seqlake.media.spatial import BEGIN
+from seqlake.media._containers import BEGIN, kind_of
 
 if TYPE_CHECKING:
     from seqlake.protocols import Blob

@@ -71,6 +71,8 @@ _MAGIC = {
 }
 _BRANDS = {b"avif": "avif", b"avis": "avif", b"heic": "heic", b"heix": "heic", b"mif1": "heic"}
 _NETPBM = re.compile(rb"P[2356](?:\s+\d|\s*#)")
+BEGIN = ((b"# .PCD", "pcd"), (b"VERSION", "pcd"), (b"ply", "ply"), (b"LASF", "las"), (b"glTF", "glb"))
+"""How 3D files begin whose names do not say what they are."""
 PICTURES = frozenset({"jpeg", "png", "gif", "bmp", "tiff", "exr", "jp2", "jxl", "webp", "avif", "heic", "ppm", "pgm"})
 """The formats of pictures that are told apart."""
 _MOVING_MAGIC = {b"\x1a\x45\xdf\xa3": "video", b"fLaC": "audio"}

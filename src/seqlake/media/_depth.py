@@ -155,7 +155,7 @@ class MeasuredDecoder:
     since a mean of what is near and what is far, or of no measurement, is a depth that nothing has.
 
     Args:
-        decoder: Hands out codes, uint8 or uint16 with one channel.
+        decoder: Hands out codes, uint8 or uint16 with one channel, or measurements that are floats.
         column: The column's type.
     """
 
@@ -214,6 +214,14 @@ class MeasuredDecoder:
         return np.empty((0, *size, 1), none.dtype)
 
     def _metres(self, codes: NDArray[Any], measure: Measure) -> NDArray[np.float32]:
+        if codes.dtype.kind == "f":  # measurements themselves, no codes of a table
+            measured = codes * (1.0 if measure.scale is None else measure.scale)
+            unknown = (
+                ~np.isfinite(measured)
+                if measure.invalid is None
+                else ~np.isfinite(measured) | (codes == measure.invalid)
+            )
+            return np.where(unknown, 0, measured).astype(np.float32)
         bits = self._bits(codes)
         metres: NDArray[np.float32] = np.take(metres_of(measure, (1 << bits) - 1), codes, mode="clip")
         return metres

@@ -245,7 +245,7 @@ def _avif(data: Bytes) -> PictureHead | None:
         size=max(sizes, key=lambda size: size[0] * size[1]),
         bits=bits,
         channels=1 if grey else 3,
-        refusal="animation" if sequence else f"{bits} bits a sample" if bits > 8 else "",
+        refusal="animation" if sequence else "",
     )
 
 

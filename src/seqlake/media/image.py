@@ -1,9 +1,10 @@
 """Pictures, one or a list of them, as arrays with channels last and every bit that the file has.
 
 Each format has the reader that loses nothing: PNG, BMP and JPEG 2000 of more than 8 bits PyAV; TIFF, PPM and PGM
-numpy; WebP, AVIF and other JPEG 2000 Pillow (extra `images`). JPEG is read and written by simplejpeg where that is
-installed (the same extra; libjpeg's own pixels), else by PyAV, whose pixels differ a little. Turns are applied where
-the column says `orientation="apply"`; otherwise an array has the rows that the file has.
+numpy; WebP, AVIF and other JPEG 2000 Pillow (extra `images`), AVIF of more than 8 bits imagecodecs (the same extra).
+JPEG is read and written by simplejpeg where that is installed (again the same; libjpeg's own pixels), else by PyAV,
+whose pixels differ a little. Turns are applied where the column says `orientation="apply"`; otherwise an array has the
+rows that the file has.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from seqlake import plugins
 from seqlake.errors import CorruptFrameError, DecodeError
 from seqlake.media import _tiff
 from seqlake.media._bytes import all_of
+from seqlake.media._carried import carried
 from seqlake.media._containers import format_of
 from seqlake.media._limits import PIXELS, guard
 from seqlake.media._stills import PictureHead, checked_head, describe, netpbm_header, orientation
@@ -198,7 +200,8 @@ def decode(
         CorruptFrameError: It is damaged.
         DecodeError: It is of another kind, has several frames or pages, other channels than the column declares, or
             more pixels than `SEQLAKE_MAX_PIXELS`.
-        MissingDependencyError: WebP, AVIF or JPEG 2000, and Pillow is not installed.
+        MissingDependencyError: WebP, AVIF or JPEG 2000, and Pillow is not installed; or AVIF of more than 8 bits, and
+            imagecodecs is not.
 
     Example:
         ```python
@@ -259,9 +262,10 @@ def _checked(data: bytes | memoryview, name: str) -> PictureHead:
     kind = format_of(bytes(data[:64]))
     if kind not in _READERS:
         what = f"bytes that begin with {bytes(data[:12])!r}" if kind is None else kind
+        known = carried(name, bytes(data[:64]))
+        advice = "Convert it, or read its bytes." if known is None else f"It is {known}."
         raise DecodeError(
-            f"{name}: expected JPEG, PNG, TIFF, WebP, BMP, PPM, PGM, AVIF or JPEG 2000, found {what}. Convert it, or "
-            "read its bytes."
+            f"{name}: expected JPEG, PNG, TIFF, WebP, BMP, PPM, PGM, AVIF or JPEG 2000, found {what}. {advice}"
         )
     try:
         head = checked_head(data)
@@ -324,6 +328,23 @@ def _jp2(data: bytes | memoryview, head: PictureHead, name: str, size: Size | No
         return _by_pillow(data, head, name, size)
     pixels = _by_av(data, head, name, None)  # Pillow cuts colours to 8 bits
     return pixels >> (16 - head.bits)  # FFmpeg moves fewer bits to the upper end
+
+
+def _avif(data: bytes | memoryview, head: PictureHead, name: str, size: Size | None) -> NDArray[Any]:
+    if head.bits == 8:
+        return _by_pillow(data, head, name, size)
+    codecs = plugins.require("imagecodecs", extra="images")  # Pillow cuts to 8 bits
+    try:
+        pixels = codecs.avif_decode(bytes(data), index=0, numthreads=1)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever damage makes it raise
+        raise _damaged(name, error) from error
+    pixels = (pixels[..., None] if pixels.ndim == 2 else pixels)[..., : head.channels]
+    width, height = head.size
+    if pixels.dtype != np.uint16 or pixels.shape != (height, width, head.channels):
+        raise _damaged(name, f"it declares {head.size} and {head.bits} bits, and holds other pixels")
+    return np.ascontiguousarray(pixels)
 
 
 def _by_pillow(data: bytes | memoryview, head: PictureHead, name: str, size: Size | None) -> NDArray[Any]:  # noqa: ARG001 - as its like
@@ -492,7 +513,7 @@ _PILLOW = {
 }
 _READERS: Mapping[str, Callable[[bytes | memoryview, PictureHead, str, Size | None], NDArray[Any]]] = {
     "jpeg": _jpeg, "png": _by_av, "bmp": _by_av, "ppm": _netpbm, "pgm": _netpbm, "tiff": _of_tiff,
-    "webp": _by_pillow, "avif": _by_pillow, "jp2": _jp2,
+    "webp": _by_pillow, "avif": _avif, "jp2": _jp2,
 }  # fmt: skip
 FORMATS = frozenset(_READERS)
 """The formats that are read, as `format_of` calls them."""

@@ -19,6 +19,7 @@ from seqlake import plugins
 from seqlake.errors import CorruptFileError, DecodeError, MissingDependencyError
 from seqlake.media._bytes import all_of, blob_of
 from seqlake.media._clouds import READERS, pcd, ply, raw
+from seqlake.media._containers import BEGIN
 from seqlake.media._frames import room_for
 from seqlake.media._limits import POINTS
 from seqlake.media.image import ImageDecoder
@@ -39,8 +40,6 @@ T = TypeVar("T")
 
 _PART = 1000  # points that a part of a scene, and a place in it, count as
 _PICTURES = ("jpeg", "jpg", "png")
-BEGIN = ((b"# .PCD", "pcd"), (b"VERSION", "pcd"), (b"ply", "ply"), (b"LASF", "las"), (b"glTF", "glb"))
-"""How files begin whose names do not say what they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

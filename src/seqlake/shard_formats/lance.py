@@ -23,7 +23,8 @@ import pyarrow as pa
 from seqlake.errors import CorruptFileError, ForkedProcessError, SchemaMismatchError
 from seqlake.files.locations import is_local, local_path
 from seqlake.plugins import require
-from seqlake.shards.engines import EngineReader, EngineWriter, damage_of, refuse_dotted
+from seqlake.shard_formats._lance_map import FOOTER, LanceMap, columns_of, footer_of
+from seqlake.shards.engines import EngineReader, EngineWriter, changed, damage_of, end_of, refuse_dotted
 from seqlake.shards.parquet.layout import refuse_unknown
 from seqlake.spec.schema import is_binary, is_list, is_text
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints
     from seqlake.spec.schema import Schema
 
-_TAIL = 40
+_TAIL = FOOTER.size
 _PIECE = 64 << 20
 _PAGE = 1 << 30  # no page ends within a row group
 
@@ -155,7 +156,7 @@ class LanceWriter(EngineWriter):
         columns = iter(self._engine.LanceFileReader(str(self._path)).metadata().columns)
         placed = {}
         for field in self._stored:
-            parts = [next(columns) for _ in range(_columns_of(field.type))]
+            parts = [next(columns) for _ in range(columns_of(field.type))]
             if field.name in self._steps and self._steps[field.name].regular:
                 starts = _starts(
                     [(b.position, b.size) for page in parts[-1].pages for b in page.buffers], self._portions[field.name]
@@ -196,11 +197,6 @@ def needs_newer(kind: pa.DataType, /) -> bool:
     return bool(pa.types.is_struct(kind) or pa.types.is_map(kind))
 
 
-def _columns_of(kind: pa.DataType) -> int:
-    """How many columns of a file of format 2.0 a column of Arrow becomes."""
-    return 1 + _columns_of(kind.value_type) if is_list(kind) and not pa.types.is_fixed_size_list(kind) else 1
-
-
 class LanceReader(EngineReader):
     """One open Lance file."""
 
@@ -224,7 +220,28 @@ class LanceReader(EngineReader):
                 file.write(self.blob.ranges(np.array([start]), np.array([stop]))[0])
         return str(path)
 
-    def _file(self, columns: list[str] | None = None) -> Any:
+    @cached_property
+    def _map(self) -> LanceMap | None:
+        """Where everything lies in a file of ours, all that says it compared; of one of somebody else, only that the
+        numbers at its end can be so, since Lance takes memory for them.
+        """
+        end = end_of(self.blob)[-_TAIL:]
+        if self.trailer is None:
+            footer_of(end, nbytes=self.blob.size, location=self.blob.location)
+            return None
+        nbytes = self.trailer.nbytes
+        if self.compared(nbytes - _TAIL, nbytes) != bytes(end):
+            raise changed(self.blob, "its last bytes")
+        footer = footer_of(end, nbytes=nbytes, location=self.blob.location)
+        parts = self.compared(footer.columns_at, nbytes)
+        known = LanceMap(parts, footer, self.trailer.schema, rows=self.trailer.rows, location=self.blob.location)
+        self.compare_parts(*known.buffers())
+        return known
+
+    def _file(self, columns: list[str] | None = None, rows: Ints | None = None) -> Any:
+        """Lance's reader, of which these rows of these columns are to be decoded."""
+        if self._map is not None and columns is not None and rows is not None:
+            self.compare_parts(*self._map.parts(columns, rows))
         engine, path = package(), Path(self._path())
         try:
             with damage_of(self.blob):
@@ -247,9 +264,10 @@ class LanceReader(EngineReader):
 
     def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
         """Rows that follow each other."""
-        yield from self._file(columns).read_range(start, count, batch_size=size).to_batches()
+        file = self._file(columns, np.arange(start, start + count))
+        yield from file.read_range(start, count, batch_size=size).to_batches()
 
     def taken(self, columns: list[str], rows: Ints) -> pa.RecordBatch:
         """Rows in ascending order."""
-        parts = self._file(columns).take_rows(rows.tolist(), batch_size=rows.size).to_batches()
+        parts = self._file(columns, rows).take_rows(rows.tolist(), batch_size=rows.size).to_batches()
         return pa.Table.from_batches(list(parts)).combine_chunks().to_batches()[0]

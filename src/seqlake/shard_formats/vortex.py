@@ -170,12 +170,18 @@ class VortexReader(EngineReader):
         """Rows that follow each other."""
         del size
         if (start, count) == (0, self.rows):
-            yield from self._file.scan(columns).to_arrow()
+            yield from _batches(self._file.scan(columns))
             return
         yield self.taken(columns, np.arange(start, start + count))
 
     def taken(self, columns: list[str], rows: Ints) -> pa.RecordBatch:
         """Rows in ascending order."""
         engine = require("vortex", extra="vortex")
-        batches = self._file.scan(columns, indices=engine.array(pa.array(rows, pa.uint64()))).to_arrow()
+        batches = _batches(self._file.scan(columns, indices=engine.array(pa.array(rows, pa.uint64()))))
         return pa.Table.from_batches(list(batches)).combine_chunks().to_batches()[0]
+
+
+def _batches(scanned: Any) -> Iterator[pa.RecordBatch]:
+    """What is scanned, array by array: over an error in a stream of Arrow's C interface, Vortex may end the process."""
+    for array in scanned:
+        yield from array.to_arrow_table().to_batches()

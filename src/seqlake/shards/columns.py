@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,6 +14,7 @@ from seqlake.errors import DamagedTableError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.protocols import Flat
 from seqlake.shards.cells import cast, flat_batches, is_shown, numpy_type
+from seqlake.shards.kept import Kept
 from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class ColumnsReader:
         self._beside: dict[str, ShardReader] = {}
         self._flats: dict[str, Flat | None] = {}
 
-    @cached_property
+    @Kept
     def inner(self) -> ShardReader:
         """The reader of the shard itself."""
         return self._shard.shard.open()

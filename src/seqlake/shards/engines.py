@@ -11,7 +11,6 @@ import hashlib
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.files.checksums import crc32
 from seqlake.protocols import Flat
 from seqlake.shards.cells import from_flat, gather, list_lengths, numpy_type_of, recast, step_type, takeable
+from seqlake.shards.kept import Kept
 from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex, decode, encode, most_decoded
 from seqlake.shards.proofs import PieceProof, proven
 from seqlake.shards.reading import count_only, refuse_unknown, rows_asked, runs_of
@@ -128,16 +128,16 @@ def read_trailer(blob: Blob, /, *, tail: int, end: memoryview | None = None) -> 
     nbytes, encoded, sums, rows = (int(pointed[n]) for n in (1, 2, 3, 4))
     block = _part(blob, nbytes, at, end=end) if nbytes + encoded + 4 * sums < at else memoryview(b"")
     if _digest(block, pointed[0][: pointed.start(5)]) != pointed[5] or sums != -(-nbytes // PIECE):
-        raise _changed(blob, "what is said of it at its end")
+        raise changed(blob, "what is said of it at its end")
     index = decode(bytes(block[:encoded]), nbytes=blob.size)
     checksums = np.frombuffer(block[encoded : encoded + 4 * sums], "<u4")
     try:
         ids, schema = _unpacked(block[encoded + 4 * sums :], nbytes=blob.size)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
-        raise _changed(blob, f"its ids: {error}") from None
+        raise changed(blob, f"its ids: {error}") from None
     counts = {ids.num_rows, *(entry.steps.size for entry in index.columns.values())}
     if counts != {rows} or not set(index.columns) <= set(schema.names):
-        raise _changed(blob, f"{rows} rows by one number, {sorted(counts)} by others")
+        raise changed(blob, f"{rows} rows by one number, {sorted(counts)} by others")
     return Trailer(index=index, checksums=checksums, nbytes=nbytes, rows=rows, schema=schema, ids=ids)
 
 
@@ -291,10 +291,11 @@ class PortionProof(PieceProof):
 
     def _compare(self, piece: int, data: memoryview) -> None:
         if crc32(data) != self.checksums[piece]:
-            raise _changed(self.blob, f"column {self.column!r}, byte {self.starts[piece]} and on")
+            raise changed(self.blob, f"column {self.column!r}, byte {self.starts[piece]} and on")
 
 
-def _changed(blob: Blob, where: str) -> CorruptFileError:
+def changed(blob: Blob, where: str, /) -> CorruptFileError:
+    """The error of bytes that are not those which were written, and where they lie."""
     return CorruptFileError(
         f"Expected the bytes that were written to {blob.location}, found others ({where}).",
         path=blob.location,
@@ -334,7 +335,7 @@ class EngineReader:
 
     # ---- what all of them do
 
-    @cached_property
+    @Kept
     def _facts(self) -> tuple[int, pa.Schema]:
         if self.trailer is not None:
             return self.trailer.rows, self.trailer.schema
@@ -351,12 +352,12 @@ class EngineReader:
         """Rows of the file."""
         return self._facts[0]
 
-    @cached_property
+    @Kept
     def tail(self) -> int:
         """Bytes at the end that the engine looks for there."""
         return self.tail_of(end_of(self.blob))
 
-    @cached_property
+    @Kept
     def trailer(self) -> Trailer | None:
         """What we said of the file when we wrote it."""
         end = end_of(self.blob)
@@ -508,11 +509,11 @@ class EngineReader:
         """Its pieces, those that were compared in this process only if they are to be `anew`."""
         if self.trailer is None:
             return
-        wanted = np.arange(len(self._proven)) if anew else np.flatnonzero(~self._proven)
-        for first in range(0, len(wanted), _AT_ONCE):
-            self._pieces(wanted[first : first + _AT_ONCE])
+        if anew:
+            self._proven[:] = False
+        self.compare_parts(np.array([0]), np.array([self.trailer.nbytes]))
 
-    @cached_property
+    @Kept
     def _proven(self) -> NDArray[np.bool_]:
         """[pieces] those of the engine's file that were compared in this process."""
         assert self.trailer is not None
@@ -524,9 +525,22 @@ class EngineReader:
         parts = self.blob.ranges(wanted * PIECE, np.minimum((wanted + 1) * PIECE, self.trailer.nbytes))
         for piece, part in zip(wanted.tolist(), parts, strict=True):
             if crc32(part) != self.trailer.checksums[piece]:
-                raise _changed(self.blob, f"byte {piece * PIECE} and on")
+                raise changed(self.blob, f"byte {piece * PIECE} and on")
             self._proven[piece] = True
         return parts
+
+    def compare_parts(self, starts: Ints, stops: Ints, /) -> None:
+        """Compare the pieces of the engine's file in which these parts lie, but those that were in this process.
+
+        Raises:
+            CorruptFileError: They are not what was written.
+        """
+        wanted = np.zeros(len(self._proven), np.bool_)
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            wanted[start // PIECE : -(-stop // PIECE)] |= stop > start
+        pieces = np.flatnonzero(wanted & ~self._proven)
+        for first in range(0, len(pieces), _AT_ONCE):
+            self._pieces(pieces[first : first + _AT_ONCE])
 
     def compared(self, start: int, stop: int, /) -> bytes:
         """A part of the file for an engine that reads it through us: nothing that changed gets to its decoder.
@@ -570,7 +584,7 @@ class EngineReader:
 
     def _as_stored(self, table: pa.Table, names: list[str], rows: int) -> pa.RecordBatch:
         if table.num_rows != rows:
-            raise _changed(self.blob, f"{table.num_rows} rows instead of {rows}")
+            raise changed(self.blob, f"{table.num_rows} rows instead of {rows}")
         batch = takeable(table.combine_chunks().to_batches()[0].select(names))
         arrays = [recast(array, self.schema.field(name).type) for name, array in zip(names, batch.columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in names]))

@@ -131,6 +131,14 @@ def is_text(kind: pa.DataType, /) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
+def has_text(kind: pa.DataType, /) -> bool:
+    """Whether an Arrow type is one of strings, or holds some at any depth."""
+    if is_text(kind):
+        return True
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return any(map(has_text, inner))
+
+
 def is_binary(kind: pa.DataType, /) -> bool:
     """Whether an Arrow type is one of bytes of any length, however they are held."""
     types = pa.types

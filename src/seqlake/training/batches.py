@@ -256,7 +256,7 @@ class WindowAssembler:
     def _locate_steps(self, track: Track, samples: Samples, size: int) -> Located:
         rows, cells = samples.rows, self.opened.cells[track.column]
         counts = cells.steps[rows]
-        steps = counts if self._survey.steps is None else self._survey.steps[rows]
+        steps = counts if self._survey.steps is None else self._survey.steps[rows].astype(np.int64)
         numbers, mask = self._numbers(track, rows, samples.anchors, steps=steps, counts=counts)
         return Located(
             track=track,

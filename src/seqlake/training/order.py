@@ -164,6 +164,8 @@ ORDER_VERSION = 1
 """Changes whenever any sample of any order would move; part of every saved loader state."""
 
 _FEW_SHARDS = 192  # below this a global shuffle keeps at most 24 GiB of default shards in use
+_FEW_ROWS = 1 << 20  # up to here it is known where each row ends
+_GROUP = 32  # rows, beyond: so many are looked at for a window
 _AT_ONCE = 1 << 16  # samples computed at a time: memory does not grow with what is asked for
 
 
@@ -242,12 +244,13 @@ class Finder:
         total = int(ends[-1]) if len(ends) else 0
         # About as many buckets as intervals: most hold one border or none.
         self._shift = max(0, (total // (4 * len(ends) + 1)).bit_length())
-        self._first = np.searchsorted(ends, np.arange((total >> self._shift) + 1) << self._shift, side="right")
-        self._crowded = bool((np.diff(self._first, append=len(ends)) > 1).any())  # some bucket holds several borders
+        first = np.searchsorted(ends, np.arange((total >> self._shift) + 1) << self._shift, side="right")
+        self._crowded = bool((np.diff(first, append=len(ends)) > 1).any())  # some bucket holds several borders
+        self._first = first if len(ends) <= _HALF else first.astype(np.uint32)  # of many, half the memory
 
     def __call__(self, numbers: Ints) -> Ints:
         """[n] numbers, each below the last end -> [n] intervals."""
-        intervals: Ints = self._first[numbers >> self._shift]
+        intervals: Ints = self._first[numbers >> self._shift].astype(np.int64, copy=False)
         behind = self._ends[intervals] <= numbers
         intervals += behind
         if self._crowded:
@@ -261,41 +264,87 @@ class Finder:
 class Axis:
     """All windows in source order.
 
+    Of many rows only the windows of each are kept, in 4 bytes, and where groups of rows end: a rank of a large
+    dataset has ten times the rows that it has windows in a batch.
+
     Attributes:
-        row_ends: [rows] number of windows up to and including each row.
+        rows: How many there are.
+        grouped: [groups, rows of a group] windows of each row; 0 behind the last.
         shard_ends: [shards] number of windows up to and including each shard.
     """
 
-    row_ends: Ints
+    rows: int
+    grouped: Ints
     shard_ends: Ints
 
     @classmethod
     def of(cls, windows: Ints, *, shard_rows: Ints) -> Axis:
         """An axis from the number of windows of each row, and of rows of each shard."""
-        row_ends = np.cumsum(windows, dtype=np.int64)
-        totals = np.concatenate([np.zeros(1, np.int64), row_ends])
-        return cls(row_ends=row_ends, shard_ends=totals[np.cumsum(shard_rows, dtype=np.int64)])
+        group = 1 if len(windows) <= _FEW_ROWS else _GROUP
+        kind = np.uint32 if group > 1 and int(windows.max()) <= _MASK else np.int64
+        grouped = np.zeros((-(-len(windows) // group), group), kind)
+        grouped.reshape(-1)[: len(windows)] = windows
+        filled = np.flatnonzero(shard_rows)
+        of_shards = np.zeros(len(shard_rows), np.int64)
+        if len(filled):
+            of_shards[filled] = np.add.reduceat(windows, (np.cumsum(shard_rows) - shard_rows)[filled], dtype=np.int64)
+        return cls(rows=len(windows), grouped=grouped, shard_ends=np.cumsum(of_shards))
 
     def __len__(self) -> int:
-        return int(self.row_ends[-1]) if len(self.row_ends) else 0
+        return int(self.shard_ends[-1]) if len(self.shard_ends) else 0
 
     @property
     def shard_windows(self) -> Ints:
         """[shards] windows of each shard."""
         return np.diff(self.shard_ends, prepend=0)
 
-    @cached_property
-    def _rows(self) -> Finder:
-        return Finder(self.row_ends)
+    @property
+    def row_windows(self) -> Ints:
+        """[rows] windows of each row; a view."""
+        return self.grouped.reshape(-1)[: self.rows]
+
+    def spread(self) -> tuple[Ints, Ints]:
+        """Which numbers of windows rows have, and how many rows have each."""
+        counts: dict[int, int] = {}
+        for at in range(0, self.rows, _FEW_ROWS):
+            for size, rows in zip(*np.unique(self.row_windows[at : at + _FEW_ROWS], return_counts=True), strict=True):
+                counts[int(size)] = counts.get(int(size), 0) + int(rows)
+        return np.array(list(counts), np.int64), np.array(list(counts.values()), np.int64)
 
     @cached_property
-    def _row_starts(self) -> Ints:
-        return np.concatenate([np.zeros(1, np.int64), self.row_ends[:-1]])
+    def _groups(self) -> Finder:
+        return Finder(self._group_ends)
+
+    @cached_property
+    def _group_ends(self) -> Ints:
+        return np.cumsum(self.grouped.sum(axis=1, dtype=np.int64))
+
+    @cached_property
+    def _group_starts(self) -> Ints:
+        return np.concatenate([np.zeros(1, np.int64), self._group_ends[:-1]])
 
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """[n] window numbers -> the row of each, and which of the row's windows it is."""
-        rows = self._rows(numbers)
-        return rows, numbers - self._row_starts[rows]
+        groups = self._groups(numbers)
+        places = numbers - self._group_starts[groups]
+        width = self.grouped.shape[1]
+        if width == 1:
+            return groups, places
+        rows = groups * width
+        for at in range(0, len(numbers), _AT_ONCE // width):
+            part = slice(at, at + _AT_ONCE // width)
+            ends = np.cumsum(self.grouped[groups[part]], axis=1, dtype=np.int64)
+            which = (ends <= places[part, None]).sum(axis=1)
+            rows[part] += which
+            places[part] -= np.where(which > 0, ends[np.arange(len(which)), which - 1], 0)
+        return rows, places
+
+    def before(self, rows: Ints) -> Ints:
+        """[n] rows -> how many windows come before the first of each."""
+        group, inside = np.divmod(rows, self.grouped.shape[1])
+        ahead = np.arange(self.grouped.shape[1]) < inside[:, None]
+        within: Ints = np.where(ahead, self.grouped[group], 0).sum(axis=1, dtype=np.int64)
+        return self._group_starts[group] + within
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

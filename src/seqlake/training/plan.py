@@ -155,7 +155,6 @@ def plan(survey: WindowSurvey, steps: Steps, *, shuffle: Shuffle | None, seed: i
     axis = survey.axis
     windows, samples = axis.shard_windows, len(axis)
     with_windows = int((windows > 0).sum())
-    per_row = np.diff(axis.row_ends, prepend=0)
     count = steps.count(0)
     in_use = resident(axis, shuffle)
     total = sum(shard.nbytes for shard in survey.shards)
@@ -163,7 +162,7 @@ def plan(survey: WindowSurvey, steps: Steps, *, shuffle: Shuffle | None, seed: i
     return EpochPlan(
         samples=samples,
         sequences=survey.rows,
-        empty=int((per_row == 0).sum()),
+        empty=survey.rows - int(np.count_nonzero(axis.row_windows)),
         steps=count,
         global_batch=steps.global_batch,
         local_batch=steps.local_batch,
@@ -202,8 +201,9 @@ def _mixture(survey: WindowSurvey, steps: Steps, *, shuffle: Shuffle | None, see
     order = Order(shard_windows=axis.shard_windows, shuffle=shuffle, seed=seed, epoch=0)
     starts = np.unique(np.linspace(0, len(axis) - size, LOOKS).astype(np.int64))
     distinct = [len(np.unique(axis.locate(order.windows(start + np.arange(size)))[0])) for start in starts]
-    share = np.diff(axis.row_ends, prepend=0) / len(axis)
-    ideal = float(-np.expm1(size * np.log1p(-np.minimum(share, 1 - 1e-12))).sum())
+    windows, rows = axis.spread()
+    share = np.minimum(windows / len(axis), 1 - 1e-12)
+    ideal = float(-(rows * np.expm1(size * np.log1p(-share))).sum())
     return float(np.mean(distinct)), min(ideal, float(size))
 
 
@@ -229,7 +229,7 @@ def plan_mixture(mixture: Mixture, surveys: Sequence[WindowSurvey], steps: Steps
     return EpochPlan(
         samples=len(mixture),
         sequences=sum(survey.rows for survey in surveys),
-        empty=sum(int((np.diff(survey.axis.row_ends, prepend=0) == 0).sum()) for survey in surveys),
+        empty=sum(survey.rows - int(np.count_nonzero(survey.axis.row_windows)) for survey in surveys),
         steps=count,
         global_batch=steps.global_batch,
         local_batch=steps.local_batch,
@@ -264,7 +264,7 @@ def _mixed(mixture: Mixture, steps: Steps) -> tuple[float, float]:
     """Distinct sequences of a global batch: as the orders give them, and as uniform permutations would."""
     size = min(steps.global_batch, len(mixture))
     starts = np.unique(np.linspace(0, len(mixture) - size, LOOKS).astype(np.int64)).tolist()
-    shares = [np.diff(part.axis.row_ends, prepend=0) / max(1, len(part.axis)) for part in mixture.parts]
+    shares = [part.axis.row_windows / max(1, len(part.axis)) for part in mixture.parts]
     shares = [np.log1p(-np.minimum(share, 1 - 1e-12)) for share in shares]
     distinct, ideal = [], []
     for start in starts:

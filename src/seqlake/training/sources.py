@@ -169,8 +169,7 @@ class SourceEngine(TrainingEngine, Generic[Shards]):
 
     def numbers(self, rows: Ints, anchors: Ints) -> Ints:
         """[n] rows and anchors -> windows in source order: the inverse of `locate`."""
-        axis = self.survey.axis
-        before = np.concatenate([np.zeros(1, np.int64), axis.row_ends]).take(rows)
+        before = self.survey.axis.before(rows)
         numbers: Ints = before + (anchors - self.survey.anchors(rows, np.zeros_like(rows))) // self.survey.stride
         return numbers
 

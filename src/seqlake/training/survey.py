@@ -248,15 +248,20 @@ def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
         framed=framed,
         cells=cells,
         singles=values,
-        steps=steps,
+        steps=None if steps is None else _narrow(steps),
         first=first,
         axis=Axis.of(windows, shard_rows=shard_rows),
-        counts=lengths.counts,
+        counts={name: _narrow(counts) for name, counts in lengths.counts.items()},
         step_bytes={track.column: _step_bytes(schema[track.column]) for track in (*wanted, *framed)},
         by_row=isinstance(window, Whole) and schema.id is None,
         clouds=[track.column for track in framed if is_clouds(schema[track.column])],
         sounds=sounds,
     )
+
+
+def _narrow(counts: Ints) -> Ints:
+    """The same numbers in half the memory, where they fit: every rank has them of every row."""
+    return counts.astype(np.int32) if counts.max(initial=0) < 1 << 31 else counts
 
 
 def _step_bytes(column: Column) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from seqlake.spec.schema import ID
 from seqlake.versions.indexes import unpack_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,23 +28,23 @@ _MANY_RUNS = 64
 _REMEMBERED = 64
 
 
-def refuse_repeated(hashes: NDArray[np.uint64], text: Callable[[int], str], /, *, root: str) -> None:
+def refuse_repeated(hashes: NDArray[np.uint64], texts: Callable[[Ints], Sequence[str]], /, *, root: str) -> None:
     """Refuse ids that stand twice among new rows.
 
     Args:
         hashes: Of the ids, in any order.
-        text: Number of a hash -> the id itself; asked for only where hashes are equal.
+        texts: Numbers of some hashes, ascending -> the ids themselves; asked for only where hashes are equal.
         root: The table's location, for messages.
 
     Raises:
         DuplicateSequenceError: Names them.
     """
     order = np.argsort(hashes, kind="stable")
-    twice: set[str] = set()
-    for at in np.flatnonzero(hashes[order][1:] == hashes[order][:-1]):
-        first = text(int(order[at]))
-        if first == text(int(order[at + 1])):
-            twice.add(first)
+    again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    pairs = np.stack([order[again], order[again + 1]], axis=1)
+    some, which = np.unique(pairs, return_inverse=True)
+    ids = texts(some) if len(some) else []
+    twice = {ids[one] for one, other in which.reshape(-1, 2).tolist() if ids[one] == ids[other]}
     if twice:
         raise DuplicateSequenceError(
             f"Expected each id once, found {_listed(twice)} more than once among the new rows.",
@@ -84,6 +85,21 @@ def _listed(ids: Iterable[str]) -> str:
     return some if len(listed) <= _NAMED else f"{some} and {len(listed) - _NAMED} more"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hits:
+    """Hashes that one shard has, too.
+
+    Attributes:
+        shard: Its name.
+        positions: [n] which of the hashes that were searched for, ascending.
+        rows: [n] rows of the shard.
+    """
+
+    shard: str
+    positions: Ints
+    rows: Ints
+
+
 class IdRuns:
     """Sorted id hashes of many shards: a search costs one binary search a run, and runs are merged when many."""
 
@@ -113,14 +129,25 @@ class IdRuns:
             first, second, third = zip(*self._runs, strict=True)
             self._runs = [_sorted(list(first), list(second), list(third))]
 
-    def search(self, hashes: NDArray[np.uint64], /) -> Iterator[tuple[int, str, int]]:
-        """(position in `hashes`, shard, row) of every equal hash; whether the ids are equal is the caller's part."""
-        for run, owners, rows in self._runs:
+    def search(self, hashes: NDArray[np.uint64], /) -> list[Hits]:
+        """Every equal hash, shard by shard; whether the ids are equal is the caller's part."""
+        positions, owners, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for run, of_run, rows_of_run in self._runs:
             start = np.searchsorted(run, hashes, side="left")
-            stop = np.searchsorted(run, hashes, side="right")
-            for position in np.flatnonzero(stop > start):
-                for at in range(int(start[position]), int(stop[position])):
-                    yield int(position), self._shards[int(owners[at])], int(rows[at])
+            count = np.searchsorted(run, hashes, side="right") - start
+            at = np.arange(int(count.sum())) + np.repeat(start - (np.cumsum(count) - count), count)
+            positions.append(np.repeat(np.arange(len(hashes)), count))
+            owners.append(of_run[at])
+            rows.append(rows_of_run[at])
+        position, owner, row = (np.concatenate(parts) for parts in (positions, owners, rows))
+        if not len(position):
+            return []
+        order = np.lexsort((position, owner))
+        shards, first = np.unique(owner[order], return_index=True)
+        return [
+            Hits(shard=self._shards[shard], positions=position[mine], rows=row[mine])
+            for shard, mine in zip(shards.tolist(), np.split(order, first[1:]), strict=True)
+        ]
 
 
 def _sorted(
@@ -175,19 +202,16 @@ class Identity:
             self.load(parent)
             self.load(newest)
             leaving = set(removed)
-            there: set[str] = set()
-            at_parent: set[str] = set()
-            for position, name, row in self._runs.search(hashes):
-                now = None if name in leaving else newest.get(name)
-                before = parent.get(name)
-                known = now or before or newest.get(name)
-                if known is None:
-                    continue
-                text = self._text(owners[position], rows[position])
-                if text == self._text(known, row):
-                    there |= {text} if now is not None and now.is_live(row) else set()
-                    at_parent |= {text} if before is not None and before.is_live(row) else set()
-        refuse_known(there, at_parent, root=self._root)
+            hits = self._runs.search(hashes)
+            # What a rewrite takes away has the ids of what it brings: only shards that stay are asked for theirs.
+            staying = [one for one in hits if one.shard not in leaving and newest.get(one.shard) is not None]
+            wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *(one.positions for one in staying)]))
+            ids = dict(zip(wanted.tolist(), self._texts_of(owners, rows, wanted), strict=True))
+            there, before = self._equal(staying, newest, parent, ids)
+            ids = {at: one for at, one in ids.items() if one in there}
+            left = [one for one in hits if one.shard in leaving or newest.get(one.shard) is None]
+            before |= self._equal(left, newest, parent, ids)[1]
+        refuse_known(there, before, root=self._root)
 
     def check_new(self, added: Sequence[tuple[TableFile, bytes]], /) -> None:
         """Refuse ids that stand twice among new shards.
@@ -213,11 +237,15 @@ class Identity:
         places = np.full(len(ids), -1, np.int64)
         hashes, where = unpack(pack(pa.array(ids, pa.string())))
         with self._lock:
-            hits = list(self._runs.search(np.asarray(hashes, np.uint64)))
-        for at, name, row in hits:
-            position, file = int(where[at]), files.get(name)
-            if file is not None and file.is_live(row) and self._text(file, row) == ids[position]:
-                places[position] = files.numbers[name] << 32 | row
+            hits = self._runs.search(np.asarray(hashes, np.uint64))
+        for one in hits:
+            file = files.get(one.shard)
+            if file is None:
+                continue
+            for at, row in zip(one.positions.tolist(), one.rows.tolist(), strict=True):
+                position = int(where[at])
+                if file.is_live(row) and self._text(file, row) == ids[position]:
+                    places[position] = files.numbers[one.shard] << 32 | row
         return places
 
     def packed(self, file: TableFile, /) -> bytes:
@@ -225,7 +253,26 @@ class Identity:
         return pack(self._column(file))
 
     def _refuse_repeated(self, owners: list[TableFile], rows: list[int], hashes: NDArray[np.uint64]) -> None:
-        refuse_repeated(hashes, lambda at: self._text(owners[at], rows[at]), root=self._root)
+        refuse_repeated(hashes, lambda some: self._texts_of(owners, rows, some), root=self._root)
+
+    def _texts_of(self, owners: list[TableFile], rows: list[int], some: Ints) -> list[str]:
+        """The ids of some of the new rows; those of one shard lie together, and are read together."""
+        return [self._text(owners[at], rows[at]) for at in some.tolist()]
+
+    def _equal(
+        self, hits: Iterable[Hits], newest: FileList, parent: FileList, ids: Mapping[int, str]
+    ) -> tuple[set[str], set[str]]:
+        """Those of the ids, by position, that each of two versions has; a shard is read once for both."""
+        equal: tuple[set[str], set[str]] = (set(), set())
+        for one in hits if ids else ():
+            files = newest.get(one.shard), parent.get(one.shard)
+            known = files[0] or files[1]
+            for at, row in zip(one.positions.tolist(), one.rows.tolist(), strict=True):
+                if known is not None and at in ids and self._text(known, row) == ids[at]:
+                    for file, of_version in zip(files, equal, strict=True):
+                        if file is not None and file.is_live(row):
+                            of_version.add(ids[at])
+        return equal
 
     def _text(self, file: TableFile, row: int) -> str:
         """One id, exactly; the ids of a shard are read once."""

@@ -127,6 +127,11 @@ def renew(store: Store, transaction: str, /) -> None:
     store.put(names.marker(transaction), marker.encode(), temporary=names.temporary(transaction, secrets.token_hex(4)))
 
 
+def is_announced(store: Store, transaction: str, /) -> bool:
+    """Whether a transaction is under way: neither committed nor discarded."""
+    return read(store, names.marker(transaction)) is not None
+
+
 def given_up(transaction: str, by: str, /, *, path: str) -> CommitConflictError:
     """The error of a transaction that a vacuum gave up for dead, and what it staged with it.
 

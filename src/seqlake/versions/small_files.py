@@ -10,7 +10,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -21,12 +21,15 @@ from seqlake.files.stores import list_without_links
 from seqlake.versions import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from seqlake.protocols import Store
 
 PARALLEL = 16
 _TRIES = 10
+_DELETED = 1000  # names that S3 removes in one request
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
 def on_disk(store: Store, /) -> bool:
@@ -60,10 +63,23 @@ def read(store: Store, path: str, /) -> bytes | None:
 
 def read_many(store: Store, paths: Sequence[str], /) -> list[bytes | None]:
     """Several small files at once: in order locally, in parallel elsewhere."""
-    if len(paths) < 2 or on_disk(store):
-        return [read(store, path) for path in paths]
+    return in_parallel(store, lambda path: read(store, path), paths)
+
+
+def in_parallel(store: Store, act: Callable[[Item], Answer], items: Sequence[Item], /) -> list[Answer]:
+    """Do the same with each: in order locally, many at a time elsewhere, where each waits for an answer.
+
+    Raises:
+        BaseException: The first failure; what was not begun by then is not begun.
+    """
+    if len(items) < 2 or on_disk(store):
+        return [act(item) for item in items]
     with ThreadPoolExecutor(PARALLEL) as pool:
-        return list(pool.map(lambda path: read(store, path), paths))
+        try:
+            return list(pool.map(act, items))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:
@@ -106,12 +122,21 @@ def own_sizes(store: Store, folder: str, /) -> dict[str, int]:
 
 
 def remove(store: Store, paths: Sequence[str], /) -> None:
-    """Delete names, whether or not a rival was faster."""
-    for path in paths:
+    """Delete names, whether or not a rival was faster; the last of them last.
+
+    Elsewhere than on disk in few requests, each of which removes its names in any order.
+    """
+    if not paths:
+        return
+    most = 1 if on_disk(store) else _DELETED
+    before = [paths[at : min(at + most, len(paths) - 1)] for at in range(0, len(paths) - 1, most)]
+    for some in (*before, paths[-1:]):
         try:
-            store.delete([path])
+            store.delete(some)
         except FileNotFoundError:
-            continue
+            if len(some) > 1:  # which of them it was, and whether others were done, depends on the store
+                for path in some:
+                    remove(store, [path])
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")

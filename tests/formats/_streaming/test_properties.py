@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import seqlake as sl
+from seqlake.errors import SeqlakeError
 from seqlake.formats import jsonl, mds, xsv
 
 from ...counting import Counts, many, seeded  # noqa: TID252 - tests are no package that could be named
-from ..mutating import findings, found_by_validate  # noqa: TID252 - what the other tests of formats ask
 
 pytest.importorskip("zstandard")
 
@@ -232,6 +232,19 @@ def damaged(data: bytes, draw) -> bytes:
     if how == "swap":
         return data[:place] + data[place : place + length][::-1] + data[place + length :]
     return data[:place] + bytes([data[place] ^ draw(st.integers(1, 255))]) + data[place + 1 :]
+
+
+def findings(place: str) -> set[tuple[str, str]]:
+    """What `seqlake validate --depth rows` says of a folder."""
+    return {(one.code, one.message.replace(place, "")) for one in sl.validate(sl.scan(place), depth="rows").findings}
+
+
+def found_by_validate(place: str, clean: set[tuple[str, str]]) -> bool:
+    """Whether `validate` finds anything that it does not find in the unchanged folder."""
+    try:
+        return bool(findings(place) - clean)
+    except SeqlakeError:
+        return True
 
 
 def check_damage(draw, kind: str, compression: str | None, hashes: list[str], counts: Counts) -> None:

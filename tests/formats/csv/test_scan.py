@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
+import lzma
+import pickle
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -204,10 +210,51 @@ def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
         ds.to_arrow()
 
 
-def test_packed_files_and_missing_ones(tmp_path: Path) -> None:
-    (tmp_path / "t.csv.gz").write_bytes(b"\x1f\x8b")
+PACKERS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_compressed_files_are_those_that_are_in_them(tmp_path: Path, ending: str) -> None:
+    rows = [[f"{n // 9:03d}", n / 10, n * n, "a", True, "2026-01-02"] for n in range(200)]
+    plain = write(tmp_path / "steps.tsv", rows, delimiter="\t")
+    (tmp_path / "packed").mkdir()
+    packed = tmp_path / "packed" / f"steps.tsv{ending}"
+    packed.write_bytes(PACKERS[ending](plain.read_bytes()))
+    options = {"sequence_id": "episode", "steps": "t", "block_bytes": 900}
+    expected = sl.scan(plain, **options).to_arrow()
+    for place in (packed, packed.parent):
+        assert plug.matches(str(place))
+        assert sl.scan(place, **options).to_arrow().equals(expected)
+    again = pickle.loads(pickle.dumps(plug.scan(str(packed), file_names="file")))
+    assert [row["file"] for row in sl.scan(again).to_arrow().to_pylist()] == ["steps"] * 200
+    sl.convert(packed, tmp_path / "out", sequence_id="episode", steps="t", workers=2, progress=False)
+    assert (
+        sl.open(tmp_path / "out")
+        .select("sequence_id", "x")
+        .to_arrow()
+        .equals(sl.scan(plain, **options).select("sequence_id", "x").to_arrow())
+    )
+    data = packed.read_bytes()
+    for number, damaged in enumerate((data[: len(data) // 2], data[:1], data[:30] + bytes(9) + data[39:], b"no")):
+        place = tmp_path / f"bad{number}.tsv{ending}"
+        place.write_bytes(damaged)
+        with pytest.raises(CorruptFileError, match=f"bad{number}"):
+            sl.scan(place)
+
+
+def test_compressed_files_that_hold_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "t.csv.gz"
+    place.write_bytes(gzip.compress(b"a\n" + b"0\n" * (8 << 20)))
+    free = shutil.disk_usage(tmp_path)._replace(free=20 << 20)
+    monkeypatch.setattr("seqlake.files.packed.shutil.disk_usage", lambda _: free)
+    with pytest.raises(CorruptFileError, match="half of what is free"):
+        sl.scan(place)
+
+
+def test_archives_and_missing_files(tmp_path: Path) -> None:
+    (tmp_path / "t.csv.zip").write_bytes(b"PK")
     with pytest.raises(DatasetNotFoundError, match="Unpack it first"):
-        sl.scan(tmp_path / "t.csv.gz")
+        sl.scan(tmp_path / "t.csv.zip")
     with pytest.raises(DatasetNotFoundError):
         sl.scan(tmp_path / "none.csv")
 

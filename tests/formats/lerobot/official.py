@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,9 +40,6 @@ def python() -> str | None:
 
 
 def main(out: Path, older: Path | None) -> None:
-    sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
-    from _importing import imported
-
     package = imported("lerobot.datasets.lerobot_dataset")
     tools = imported("lerobot.datasets.dataset_tools")
     truth = {}
@@ -74,7 +72,21 @@ def main(out: Path, older: Path | None) -> None:
             "episodes": [list(dataset.meta.episodes[f"dataset_{one}_index"]) for one in ("from", "to")],
         }
         truth["drawn"].append((name, options, items(dataset), meta))
+    truth["sampled"] = [
+        (name, options, settings, sampled(out / name, options, settings)) for name, options, settings in sampling()
+    ]
+    truth["refused"] = [(options, place, refusal(out / "recorded", options, place)) for options, place in refusals()]
+    shifted(out / "recorded", out / "late")
+    truth["late"] = {tolerance: late(out / "late", tolerance) for tolerance in TOLERANCES}
     (out / "truth.pkl").write_bytes(pickle.dumps(truth))
+
+
+def imported(name: str) -> Any:
+    """A module of the package."""
+    sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
+    from _importing import imported
+
+    return imported(name)
 
 
 def written(kind: Any, root: Path, *, seed: int = 0, without: tuple[str, ...] = (), **limits: Any) -> Any:
@@ -106,16 +118,121 @@ def drawn() -> list[tuple[str, dict[str, Any]]]:
     """Random windows of random features, some over some episodes only."""
     rng = np.random.default_rng(4)
     asked: list[tuple[str, dict[str, Any]]] = []
-    for turn in range(8):
-        features = rng.permutation([*FEATURES, "frame_index", "index"])[: 1 + turn % 5].tolist()
+    for turn in range(12):
+        features = rng.permutation([*FEATURES, "frame_index", "index", "episode_index"])[: 1 + turn % 5].tolist()
         steps = {name: rng.integers(-20, 30, rng.integers(1, 6)).tolist() for name in features}
         options: dict[str, Any] = {
             "delta_timestamps": {name: [step / FPS for step in some] for name, some in steps.items()}
         }
         if turn % 2:
             options["episodes"] = rng.permutation(len(LENGTHS))[: 1 + turn % 4].tolist()
+        if turn % 3 == 0:
+            options["delta_timestamps"]["task_index"] = [float(rng.integers(-9, 9)) / FPS]
         asked.append((("recorded", "small")[turn // 2 % 2], options))
     return asked
+
+
+def sampling() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Datasets, and settings of the package's own sampler; where it takes some episodes only, the dataset has all."""
+    windows = {"delta_timestamps": {"action": [-1 / FPS, 0.0, 4 / FPS], "observation.images.top": [-2 / FPS, 0.0]}}
+    settings: list[dict[str, Any]] = [
+        {"shuffle": True, "drop_n_last_frames": 3},
+        {"shuffle": True, "episode_indices_to_use": [3, 0], "drop_n_first_frames": 2},
+        {"episode_indices_to_use": [1]},
+    ]
+    return [(name, windows, one) for name in ("recorded", "small") for one in settings]
+
+
+def brightness(picture: Any) -> Any:
+    """A transform that draws from torch's own generator, so that the order of its calls shows."""
+    import torch
+
+    return picture * torch.rand(1)
+
+
+def batches(dataset: Any, sampler: Any) -> list[dict[str, Any]]:
+    """What torch's `DataLoader` makes of a dataset and a sampler that were drawn from one seed."""
+    import torch
+
+    torch.manual_seed(5)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=6, sampler=sampler, num_workers=0)
+    return [
+        {name: value.numpy() if hasattr(value, "numpy") else value for name, value in batch.items()} for batch in loader
+    ]
+
+
+def sampled(root: Path, options: dict[str, Any], settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Batches in the order of the package's sampler."""
+    datasets, sampler = imported("lerobot.datasets.lerobot_dataset"), imported("lerobot.datasets.sampler")
+    dataset = datasets.LeRobotDataset("local/arm", root=root, image_transforms=brightness, **options)
+    firsts, ends = (dataset.meta.episodes[f"dataset_{one}_index"] for one in ("from", "to"))
+    return batches(dataset, sampler.EpisodeAwareSampler(firsts, ends, **settings))
+
+
+def refusals() -> list[tuple[dict[str, Any], Any]]:
+    """What is asked for in vain: the arguments, and the frame that is asked for then."""
+    return [
+        ({"delta_timestamps": {"action": [0.0, 0.05]}}, 0),
+        ({"delta_timestamps": {"action": [0.0, 0.05]}, "tolerance_s": 0.02}, 0),
+        ({"delta_timestamps": {"action": [0.0], "touched": [1.0, 1.01]}, "tolerance_s": 0.001}, 0),
+        ({"delta_timestamps": {"actions": [0.0]}}, 0),
+        ({"delta_timestamps": {"action": [float("nan")]}}, 0),
+        ({"delta_timestamps": {"action": [float("inf")]}}, 0),
+        ({"delta_timestamps": {"action": ["0.0"]}}, 0),
+        ({"delta_timestamps": {"action": 0.0}}, 0),
+        ({"delta_timestamps": {"task": [0.0]}}, 0),
+        ({}, sum(LENGTHS)),
+        ({}, -sum(LENGTHS) - 1),
+        ({}, -1),
+        ({}, 1.5),
+        ({}, None),
+        ({"image_transforms": "brighter"}, 0),
+        ({"episodes": [1]}, 41),
+        ({"episodes": [1]}, -41),
+    ]
+
+
+def refusal(root: Path, options: dict[str, Any], place: Any) -> str | None:
+    """The names of the error's class and of those it comes from; None where there is an item."""
+    kind = imported("lerobot.datasets.lerobot_dataset").LeRobotDataset
+    try:
+        kind("local/arm", root=root, **options)[place]
+    except Exception as error:
+        return " ".join(one.__name__ for one in type(error).__mro__)
+    return None
+
+
+TOLERANCES, LATE = (1e-4, 4e-3), (3, 0.004)
+
+
+def shifted(root: Path, out: Path) -> None:
+    """The same folder with one timestamp in five that is LATE[1] seconds off."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shutil.copytree(root, out)
+    for path in sorted(out.glob("data/*/*.parquet")):
+        table = pq.read_table(path)
+        times = table["timestamp"].to_numpy().copy()
+        times[table["frame_index"].to_numpy() % 5 == LATE[0]] += np.float32(LATE[1] - 1e-4)
+        place = table.column_names.index("timestamp")
+        pq.write_table(table.set_column(place, "timestamp", pa.array(times, pa.float32())), path)
+
+
+def late(root: Path, tolerance: float) -> list[bool]:
+    """Which items the package gives, where it refuses others for their time."""
+    dataset = imported("lerobot.datasets.lerobot_dataset").LeRobotDataset(
+        "local/arm", root=root, tolerance_s=tolerance, delta_timestamps={"observation.images.top": [-1 / FPS, 0.0]}
+    )
+    given = []
+    for number in range(20):
+        try:
+            dataset[number]
+        except ValueError:
+            given.append(False)
+        else:
+            given.append(True)
+    return given
 
 
 def items(dataset: Any) -> list[dict[str, Any]]:

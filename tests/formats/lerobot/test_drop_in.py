@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from seqlake.compat.lerobot import LeRobotDataset, LeRobotDatasetMetadata
@@ -88,6 +89,50 @@ def test_pictures_come_as_they_are_asked_for(folder: Path) -> None:
         assert torch.equal(twice[5][name], plain[name] * 2)
     assert set(seen) == {(3, 6, 8), (3, 48, 64)}
     assert torch.equal(twice.batch([5, 5])[CAM][1], plain[CAM] * 2)
+
+
+def test_transforms_are_exchanged_and_depth_has_none(folder: Path) -> None:
+    dataset = LeRobotDataset(root=folder, image_transforms=lambda picture: picture + 1)
+    plain = LeRobotDataset(root=folder)[5][CAM]
+    dataset.set_image_transforms(lambda picture: picture * 3)
+    assert torch.equal(dataset[5][CAM], plain * 3)
+    dataset.clear_image_transforms()
+    assert torch.equal(dataset[5][CAM], plain)
+    with pytest.raises(TypeError, match="expected a function, found str"):
+        dataset.set_image_transforms("brighter")  # type: ignore[arg-type]
+
+
+def test_numbers_of_episodes_have_windows_too(folder: Path) -> None:
+    dataset = LeRobotDataset(root=folder, delta_timestamps={"episode_index": [-0.1, 0.0, 4.0]})
+    item = dataset[12]
+    assert item["episode_index"].tolist() == [1, 1, 1]
+    assert item["episode_index_is_pad"].tolist() == [True, False, True]
+    assert LeRobotDataset(root=folder, delta_timestamps={"action": [0.0]})[12]["episode_index"].shape == ()
+
+
+def test_texts_have_no_windows(folder: Path) -> None:
+    with pytest.raises(TypeError, match="found texts: 'note'"):
+        LeRobotDataset(root=folder, delta_timestamps={"note": [0.0]})
+    for number in (1.5, None, "3"):
+        with pytest.raises(TypeError):
+            LeRobotDataset(root=folder)[number]  # type: ignore[index]
+
+
+def test_subtasks_are_named(episodes: list[Recorded], tmp_path: Path) -> None:
+    features = {**by_hand.declared(episodes), "subtask_index": by_hand.BOOKKEEPING["task_index"]}
+    some = [replace(one, values={**one.values, "subtask_index": np.arange(one.length) % 2}) for one in episodes]
+    root = by_hand.write(tmp_path / "arm", some, "v3.0", features=features)
+    assert "subtask" not in LeRobotDataset(root=root)[1]
+    by_hand.parquet(
+        root / "meta/subtasks.parquet", [pa.table({"subtask_index": [0, 1], "subtask": ["reach", "grasp"]})]
+    )
+    assert [LeRobotDataset(root=root)[number]["subtask"] for number in (0, 1)] == ["reach", "grasp"]
+
+
+def test_two_datasets_are_added(folder: Path) -> None:
+    both = LeRobotDataset(root=folder) + LeRobotDataset(root=folder, episodes=[1])
+    assert len(both) == 45 + len(LeRobotDataset(root=folder, episodes=[1]))
+    assert int(both[45]["episode_index"]) == 1
 
 
 def test_it_travels_to_workers_as_a_description(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import pickle
 import subprocess
 from pathlib import Path
@@ -14,7 +16,7 @@ import seqlake as sl
 from seqlake.compat.lerobot import LeRobotDataset
 
 from . import by_hand
-from .official import VARIABLE, python
+from .official import FPS, VARIABLE, batches, brightness, python
 
 FOLDERS = ("recorded", "small", "deleted", "merged", "older", "older_old")
 ROUNDING = 3  # of 255: how far two converters of colours may be apart
@@ -37,7 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HOME": str(out), "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
     )
     assert (out / "truth.pkl").exists(), done.stderr[-2000:]
@@ -115,6 +117,69 @@ def test_the_drop_in_gives_the_items_of_the_official_class(written: Path, truth:
         together = torch.cat([batch["frame_index"] for batch in frames])
         np.testing.assert_array_equal(together.numpy(), np.stack([item["frame_index"] for item in items]))
         same_meta(dataset, meta)
+
+
+def test_samplers_get_the_batches_that_they_get_there(written: Path, truth: dict[str, Any]) -> None:
+    pytest.importorskip("torch")
+    sampler = sampler_of_lerobot()
+    for name, options, settings, expected in truth["sampled"]:
+        dataset = LeRobotDataset("local/arm", written / name, image_transforms=brightness, **options)
+        firsts, ends = (dataset.meta.episodes[f"dataset_{one}_index"] for one in ("from", "to"))
+        same_batches(batches(dataset, sampler.EpisodeAwareSampler(firsts, ends, **settings)), expected)
+
+
+def sampler_of_lerobot() -> Any:
+    """The module of the sampler alone, which needs torch and nothing else."""
+    interpreter = python()
+    assert interpreter is not None
+    [place] = Path(interpreter).parents[1].glob("lib/python3*/site-packages/lerobot/datasets/sampler.py")
+    spec = importlib.util.spec_from_file_location("sampler_of_lerobot", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def same_batches(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    assert len(ours) == len(theirs) > 2
+    for one, other in zip(ours, theirs, strict=True):
+        assert list(one) == list(other)
+        for key, expected in other.items():
+            if not isinstance(expected, np.ndarray):
+                assert one[key] == expected
+            elif expected.dtype == np.float32 and "images" in key:
+                assert one[key].shape == expected.shape
+                assert np.abs(one[key] - expected).max() * 255 <= ROUNDING + 0.01
+            else:
+                np.testing.assert_array_equal(one[key], expected, key)
+
+
+def test_what_it_refuses_is_refused_with_errors_of_its_classes(written: Path, truth: dict[str, Any]) -> None:
+    for options, place, names in truth["refused"]:
+        if names is None:
+            LeRobotDataset("local/arm", written / "recorded", **options)[place]
+            continue
+        # The nearest of its classes that Python itself has.
+        kind = next(getattr(builtins, name) for name in names.split() if hasattr(builtins, name))
+        with pytest.raises(kind):
+            LeRobotDataset("local/arm", written / "recorded", **options)[place]
+
+
+def test_steps_that_are_not_at_the_time_of_their_frame_are_refused_alike(written: Path, truth: dict[str, Any]) -> None:
+    for tolerance, given in truth["late"].items():
+        dataset = LeRobotDataset(
+            root=written / "late",
+            tolerance_s=tolerance,
+            delta_timestamps={"observation.images.top": [-1 / FPS, 0.0]},
+        )
+        assert all(given) == (tolerance > 1e-3)
+        for number, expected in enumerate(given):
+            if expected:
+                dataset[number]
+            else:
+                with pytest.raises(ValueError, match="within tolerance_s=0.0001"):
+                    dataset[number]
 
 
 def same_meta(dataset: LeRobotDataset, meta: dict[str, Any]) -> None:

@@ -346,3 +346,27 @@ def test_other_encodings_are_said(tmp_path: Path, encoding: str) -> None:
         writer.finish()
     report = sl.validate(sl.open(path))
     assert any("/other" in note.message and "encoded as" in note.message for note in report.notes)
+
+
+def test_depth_of_floats_is_metres(tmp_path: Path) -> None:
+    """`32FC1` of ROS: bit for bit, 0 in place of NaN and infinity, where nothing was measured."""
+    from rosbags import rosbag2
+    from rosbags.typesys import Stores, get_typestore
+
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    depth = np.linspace(0.3, 4, 24, dtype="<f4").reshape(4, 6)
+    depth[0, :2] = np.nan, np.inf
+    with rosbag2.Writer(tmp_path / "drive", version=9, storage_plugin=rosbag2.StoragePlugin.MCAP) as writer:
+        topic = writer.add_connection("/depth", "sensor_msgs/msg/Image", typestore=store)
+        for k in range(3):
+            stamp = store.types["builtin_interfaces/msg/Time"](sec=k, nanosec=0)
+            header = store.types["std_msgs/msg/Header"](stamp=stamp, frame_id="c")
+            image = store.types["sensor_msgs/msg/Image"](
+                header=header, height=4, width=6, encoding="32FC1", is_bigendian=0, step=24,
+                data=(depth + np.float32(k)).view(np.uint8).reshape(-1),
+            )  # fmt: skip
+            writer.write(topic, k * 10**9, store.serialize_cdr(image, "sensor_msgs/msg/Image"))
+    [row] = sl.scan(tmp_path / "drive")
+    for k in range(3):
+        expected = np.nan_to_num(depth + np.float32(k), nan=0, posinf=0)
+        np.testing.assert_array_equal(np.asarray(row["depth"][k])[..., 0], expected)

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import shutil
 import sys
+import tempfile
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,11 @@ import pyarrow.parquet as pq
 import seqlake as sl
 from seqlake.dataset.validation import validate
 from seqlake.errors import SeqlakeError
+from seqlake.plugins import load
+from seqlake.shards import engines
 from seqlake.shards.parquet import footer, index
 
-KINDS = ["shards", "archive", "resealed", "mixtrain.json", "foreign"]
+ENGINES = ("lance", "vortex")
 LENGTHS = [4, 9, 0, 7, 12, 3]
 WINDOW = {"action": range(3)}
 
@@ -39,8 +42,19 @@ def _module(name):
 forging, mutating = _module("forging"), _module("mutating")
 
 
+def told_apart(kind):
+    """`lance archive` -> the engine and what is tried; `archive` is Parquet's."""
+    engine, _, how = kind.rpartition(" ")
+    return engine or "parquet", how
+
+
 def written(folder, kind):
-    """A small dataset, or a folder of somebody else's Parquet."""
+    """A small dataset, or a folder of somebody else's files."""
+    engine, kind = told_apart(kind)
+    if engine != "parquet" and kind == "foreign":
+        written(folder, f"{engine} shards")
+        by_the_engine(engine, folder)
+        return
     if kind == "foreign":
         cells = pa.array(
             [[[float(n), 1.0]] * steps for n, steps in enumerate(LENGTHS)], pa.list_(pa.list_(pa.float32()))
@@ -57,7 +71,7 @@ def written(folder, kind):
     schema = {"task": pa.string(), "reward": pa.float64(), "action": sl.Trajectory(dim=2)}
     if kind != "shards":  # raw cells keep pyarrow's own scanner from reading the narrow columns
         schema["raw"] = sl.Trajectory(dim=2, encoding="raw")
-    ds = sl.create(folder, sl.Schema(schema))
+    ds = sl.create(folder, sl.Schema(schema), shards=None if engine == "parquet" else engine)
     with ds.writer(layout="archive" if kind == "archive" else "training") as writer:
         for n, steps in enumerate(LENGTHS):
             cell = np.arange(2 * steps, dtype=np.float32).reshape(steps, 2) + n
@@ -66,11 +80,32 @@ def written(folder, kind):
             )
 
 
+def by_the_engine(engine, folder):
+    """The dataset becomes a folder of files that the engine's own package wrote, with `mixtrain.json` beside them."""
+    table = sl.open(folder).to_arrow()
+    shutil.rmtree(folder / "_seqlake")
+    for path in list((folder / "data").iterdir()):
+        path.unlink()
+    for number, part in enumerate((table[:3], table[3:])):
+        path = str(folder / "data" / f"{number}.{engine}")
+        if engine == "vortex":
+            import vortex
+
+            vortex.io.write(part, path)
+            continue
+        from lance.file import LanceFileWriter
+
+        with LanceFileWriter(path, part.schema) as writer:
+            for batch in part.to_batches():
+                writer.write_batch(batch)
+
+
 def ways(place, kind):
     """Name -> a way of reading; each gives something that can be compared."""
+    other = kind == "foreign"  # a folder that only `scan` reads
 
     def opened():
-        return sl.scan(place) if kind == "foreign" else sl.open(place)
+        return sl.scan(place) if other else sl.open(place)
 
     def converted():
         out = place.with_name("out")
@@ -79,7 +114,7 @@ def ways(place, kind):
         return sl.open(out).to_arrow()["action"].to_pylist()
 
     def loaded(**options):
-        ds = sl.scan(place, **options) if kind == "foreign" else sl.open(place, **options)
+        ds = sl.scan(place, **options) if other else sl.open(place, **options)
         loader = sl.Loader(ds, window=WINDOW, batch_size=4, shuffle=False)
         return [(batch["action"].tolist(), batch["action_mask"].tolist()) for batch in loader]
 
@@ -88,7 +123,7 @@ def ways(place, kind):
         "to_arrow": lambda: opened().to_arrow().to_pydict(),
         "narrow": lambda: opened().select("sequence_id", "reward").to_arrow().to_pydict(),
         "cell": lambda: [one["action"].tolist() for one in opened()],
-        "by id": lambda: (opened()["a_3" if kind == "foreign" else "ep_3"]["action"].tolist(),),
+        "by id": lambda: (opened()["a_3" if other else "ep_3"]["action"].tolist(),),
         "window": lambda: (opened()[1].window(0, 3, columns=["action"])["action"].tolist(),),
         "sql": lambda: opened().sql("SELECT sequence_id, len(action), reward FROM dataset").fetchall(),
         "where": lambda: len(opened().where("reward > 1 AND len(action) > 3")),
@@ -111,8 +146,14 @@ def changed(random, place, kind):
         path.write_bytes(mutating.mutated(random, data, [(0, len(data))]))
         shutil.rmtree(place / "_seqlake", ignore_errors=True)  # else the log is believed, not the file
         return
-    path = random.choice(sorted(place.rglob("*.parquet")))
+    engine, kind = told_apart(kind)
+    path = random.choice(sorted(place.rglob(f"data/*.{engine}" if engine != "parquet" else "*.parquet")))
     data = path.read_bytes()
+    if engine != "parquet":
+        path.write_bytes(changed_by_engine(random, data, engine, kind))
+        if kind == "resealed":
+            shutil.rmtree(place / "_seqlake", ignore_errors=True)
+        return
     if kind == "resealed":
         path.write_bytes(_resealed(random, data))
         shutil.rmtree(
@@ -123,6 +164,43 @@ def changed(random, place, kind):
     ranges = [one for ranges in places.values() for one in ranges]
     which = random.choice(sorted(places))
     path.write_bytes(mutating.mutated(random, data, places[which] if random.integers(4) else ranges))
+
+
+def changed_by_engine(random, data, engine, kind):
+    """Other bytes of a file of an engine, or other words of ours at its end, sealed."""
+    reader = load("shard_formats", engine).open(mutating.MemoryBlob(data))
+    known = engines.read_trailer(reader.blob, tail=reader.tail)
+    if known is None:
+        half = len(data) // 2
+        return mutating.mutated(random, data, [(0, len(data)) if random.integers(2) else (half, len(data))])
+    if kind != "resealed":
+        parts = [(0, known.nbytes), (known.nbytes, len(data)), (len(data) - reader.tail - engines.POINTER, len(data))]
+        return mutating.mutated(random, data, [parts[int(random.integers(len(parts)))]])
+    told = {"index": known.index, "ids": known.ids, "schema": known.schema}
+    which = random.choice(["index", "index", "ids", "schema"])
+    if which == "index":
+        column = str(random.choice(sorted(known.index.columns)))
+        entry = lying(random, known.index.columns[column])
+        told["index"] = replace(known.index, columns={**known.index.columns, column: entry})
+    elif which == "ids":
+        values = known.ids.column(0).to_pylist()
+        values[int(random.integers(len(values)))] = str(random.choice(["", "ep_0", "ep_9", "\0"]))
+        told["ids"] = pa.table({known.ids.column_names[0]: values})
+    else:
+        at = int(random.integers(len(known.schema)))
+        kind = [pa.int64(), pa.string(), pa.list_(pa.list_(pa.float64())), pa.list_(pa.float32()), pa.null()]
+        field = known.schema.field(at).with_type(kind[int(random.integers(len(kind)))])
+        told["schema"] = known.schema.set(at, field)
+    return sealed(data[: known.nbytes], told, reader.tail)
+
+
+def sealed(body, told, tail):
+    """A file of an engine with these words of ours behind it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x")
+        path.write_bytes(body)
+        engines.append_trailer(path, told["index"], ids=told["ids"], schema=told["schema"], tail=tail)
+        return path.read_bytes()
 
 
 def _resealed(random, data):
@@ -148,7 +226,12 @@ def _resealed(random, data):
             encoded[int(random.integers(len(encoded)))] = int(random.integers(256))
         return forging.resealed(data, bytes(encoded))
     column = str(random.choice(sorted(told.columns)))
-    entry = told.columns[column]
+    entry = lying(random, told.columns[column])
+    return forging.resealed(data, index.encode(replace(told, columns={**told.columns, column: entry})))
+
+
+def lying(random, entry):
+    """What an index may say of a column instead."""
     part = str(random.choice(["steps", "page_start", "page_row", "dim", "stored"]))
     if part == "dim":
         value = int(random.choice([0, 1, 3, 4, 2**31 - 1]))
@@ -159,9 +242,7 @@ def _resealed(random, data):
         for _ in range(int(random.integers(1, 3))):
             if value.size:
                 value[int(random.integers(value.size))] = random.choice([-2, -1, 0, 1, 5, 13, 10**6, 2**31 - 1])
-    return forging.resealed(
-        data, index.encode(replace(told, columns={**told.columns, column: replace(entry, **{part: value})}))
-    )
+    return replace(entry, **{part: value})
 
 
 def ended(call, right):
@@ -209,13 +290,7 @@ def main(kind, seed, first, count, folder):
             name: ("wrong" if how == "other" and not noticed else how, text) for name, (how, text) in found.items()
         }
         result["validate"] = ("bare", told) if verdict == "bare" else ("right", "")
-        print(json.dumps({"number": number, "ends": result, "peak_kb": peak_kb()}), flush=True)
-
-
-def peak_kb() -> int:
-    """The most memory that this process held; `ru_maxrss` would count the parent's, from before our program began."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1])
+        print(json.dumps({"number": number, "ends": result, "peak_kb": mutating.peak_kb()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import cached_property
 from pathlib import Path
 from pprint import pformat
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Item = dict[str, Any]
 _TEXTS = frozenset({"text", "language"})
+TIMESTAMP = "timestamp"
 _MOST_SAID = 1024  # cells of texts that a process keeps
 
 
@@ -44,10 +46,12 @@ class LeRobotDataset:
         repo_id: The dataset's name; where `root` is not given, also its folder in lerobot's cache.
         root: The folder.
         episodes: Numbers of the episodes to keep; all by default. `index` stays that of the whole dataset.
-        image_transforms: Called with each camera's frames, float32 [3, height, width] or [W, 3, height, width].
+        image_transforms: Called with each camera's frames, float32 [3, height, width] or [W, 3, height, width]; not
+            with depth.
         delta_timestamps: Feature -> seconds from the frame, as `{"action": [0.0, 0.1]}`: the item then holds [W, ...]
             and `<feature>_is_pad` [W], True where the episode has no such step and the nearest one stands for it.
-        tolerance_s: How far, in seconds, those may be from a multiple of 1/fps.
+        tolerance_s: How far, in seconds, those may be from a multiple of 1/fps, and the `timestamp` of a step from the
+            time of the video frame that it is given.
         revision: Not used: what is in the folder is read.
         force_cache_sync: Not used: nothing is downloaded.
         download_videos: Not used.
@@ -61,8 +65,9 @@ class LeRobotDataset:
 
     Raises:
         DatasetNotFoundError: No such folder, or nothing lists its episodes.
-        ColumnNotFoundError: `delta_timestamps` names no feature.
+        ColumnNotFoundError: `delta_timestamps` names no feature; a `KeyError`, too.
         ValueError: A time is no multiple of 1/fps, or there is no such episode.
+        TypeError: `delta_timestamps` names a feature of texts, or `image_transforms` cannot be called.
 
     Example:
         ```python
@@ -96,7 +101,7 @@ class LeRobotDataset:
         self.root = Path(location)
         self.revision = revision or rows.info.version
         self.video_backend = video_backend
-        self.image_transforms = image_transforms
+        self.set_image_transforms(image_transforms)
         self.delta_timestamps = None if delta_timestamps is None else dict(delta_timestamps)
         self.tolerance_s = tolerance_s
         self.return_uint8 = return_uint8
@@ -120,6 +125,8 @@ class LeRobotDataset:
             asked = self._asked(feature)
             if name not in texts:
                 columns[name] = _with_now(asked)
+        if TIMESTAMP in self._columns:
+            columns[self._columns[TIMESTAMP]] += [step for one in self.meta.video_keys for step in self._asked(one)]
         window = Window(columns, edges="clamp")
         return Loader(self._kept, window=window, batch_size=1, shuffle=False).dataset()
 
@@ -137,10 +144,12 @@ class LeRobotDataset:
             return None
         fps, wrong = self.fps, {}
         for name, times in self.delta_timestamps.items():
-            if name not in self._columns:
+            if name not in self._columns and name != EPISODE:
                 raise ColumnNotFoundError(
                     f"delta_timestamps: no feature {name!r}; there are {', '.join(self._columns)}."
                 )
+            if name != EPISODE and self._rows.info.features[name].stored in _TEXTS:
+                raise TypeError(f"delta_timestamps: expected features of numbers or pictures, found texts: {name!r}.")
             outside = [time for time in times if abs(time * fps - round(time * fps)) / fps > self.tolerance_s]
             if outside or not len(times):
                 wrong[name] = outside
@@ -212,8 +221,42 @@ class LeRobotDataset:
 
         Raises:
             IndexError: No such frame.
+            TypeError: The number is no integer.
+            ValueError: The `timestamp` of a step is further than `tolerance_s` from the time of its video frame.
         """
         return self.__getitems__([index])[0]
+
+    def __add__(self, other: Any) -> Any:
+        """Both, one after the other: torch's `ConcatDataset`."""
+        return require("torch.utils.data", extra="torch").ConcatDataset([self, other])
+
+    def set_image_transforms(self, image_transforms: Callable[[Any], Any] | None) -> None:
+        """Have cameras' frames transformed by another function from now on.
+
+        Args:
+            image_transforms: See the class; None for none.
+
+        Raises:
+            TypeError: It cannot be called.
+
+        Example:
+            ```python
+            dataset.set_image_transforms(torchvision.transforms.v2.Resize((96, 96)))
+            ```
+        """
+        if image_transforms is not None and not callable(image_transforms):
+            raise TypeError(f"image_transforms: expected a function, found {type(image_transforms).__name__}.")
+        self.image_transforms = image_transforms
+
+    def clear_image_transforms(self) -> None:
+        """Have them as they are.
+
+        Example:
+            ```python
+            dataset.clear_image_transforms()
+            ```
+        """
+        self.image_transforms = None
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
         """The items of a batch, gathered together; their tensors share memory with each other.
@@ -221,11 +264,12 @@ class LeRobotDataset:
         Raises:
             IndexError: There is no such frame.
         """
-        whole = self._gathered([int(one) for one in indices])
+        whole = self._gathered([operator.index(one) for one in indices])
         items = items_of(whole, len(indices))
         if self.image_transforms is not None:
+            transformed = [name for name in self.meta.camera_keys if name not in self.meta.depth_keys]
             for item in items:
-                for name in self.meta.camera_keys:
+                for name in transformed:
                     item[name] = self.image_transforms(item[name])
         return items
 
@@ -247,14 +291,15 @@ class LeRobotDataset:
             ```
         """
         if self.image_transforms is None:
-            return self._gathered([int(one) for one in indices])
+            return self._gathered([operator.index(one) for one in indices])
         stack = require("torch.utils.data", extra="torch").default_collate
         collated: Item = stack(self.__getitems__(indices))
         return collated
 
     def _gathered(self, indices: list[int]) -> Item:
         windows = self._windows.batch(indices)
-        tasks, numbers = self.meta.task_names, windows[self._columns["task_index"]]
+        self._check_times(windows)
+        tasks = self.meta.task_names
         pictures, whole, padding = Item(), Item(), Item()
         for feature in self._rows.info.features.values():
             name = EPISODE if feature.name == EPISODE else self._columns.get(feature.name)
@@ -264,15 +309,26 @@ class LeRobotDataset:
             if feature.stored in _TEXTS:
                 whole[feature.name] = self._texts(name, windows)
                 continue
-            into = pictures if feature.stored == "video" else whole
-            values = windows[name] if asked is None or name == EPISODE else windows[name][:, : len(asked)]
-            into[feature.name] = self._tensor(values, feature, asked)
+            if name == EPISODE:
+                whole[name], inside = self._episodes(windows, asked)
+            else:
+                into = pictures if feature.stored == "video" else whole
+                into[feature.name] = self._tensor(windows[name][:, : len(asked or [0])], feature, asked)
+                inside = windows[f"{name}_mask"]
             if asked is not None:
-                padding[f"{feature.name}_is_pad"] = self._plain(~windows[f"{name}_mask"][:, : len(asked)])
-        current = numbers.reshape(len(indices), -1)[:, _with_now(self._asked("task_index")).index(0)]
+                padding[f"{feature.name}_is_pad"] = self._plain(~inside[:, : len(asked)])
         whole |= {key: padding[key] for name in self.delta_indices or () if (key := f"{name}_is_pad") in padding}
-        whole["task"] = [tasks.get(number, "") for number in current.tolist()]
+        whole["task"] = [tasks.get(number, "") for number in self._current(windows, "task_index")]
+        if "subtask_index" in self._columns and (subtasks := self.meta.subtask_names):
+            whole["subtask"] = [subtasks.get(number, "") for number in self._current(windows, "subtask_index")]
         return pictures | whole
+
+    def _current(self, windows: Mapping[str, Any], name: str) -> list[int]:
+        """[N] a number of the frame itself; as the official class has it, of the step asked for where it is one."""
+        numbers, asked = windows[self._columns[name]], self._asked(name)
+        place = 0 if len(asked) == 1 else _with_now(asked).index(0)
+        current: list[int] = numbers.reshape(len(numbers), -1)[:, place].tolist()
+        return current
 
     def _asked(self, name: str) -> list[int]:
         return (self.delta_indices or {}).get(name, [0])
@@ -286,11 +342,43 @@ class LeRobotDataset:
             return frames[:, 0] if alone else frames
         kind = {"f": np.float32, "i": np.int64, "u": np.int64}.get(values.dtype.kind)
         values = values if kind is None else values.astype(kind, copy=False)
-        if feature.name == EPISODE:
-            return self._plain(values)
         shape = () if feature.shape == (1,) else feature.shape
         tensor = self._plain(values.reshape(*values.shape[:2], *shape))
         return tensor[:, 0] if asked is None else tensor
+
+    def _places(self, windows: Mapping[str, Any], asked: Sequence[int]) -> tuple[Ints, Ints]:
+        """[N, W] the steps that were asked for, and [N, 1] how many there are."""
+        listed = self._rows.files.episodes
+        order = np.argsort(listed.index)
+        rows = order[np.searchsorted(listed.index, windows[EPISODE], sorter=order)]
+        return windows["start"][:, None] + np.array(asked, np.int64), listed.length[rows][:, None]
+
+    def _episodes(self, windows: Mapping[str, Any], asked: list[int] | None) -> tuple[Any, Any]:
+        """The number of the episode as often as it was asked for, and which of those steps there are."""
+        numbers = windows[EPISODE].astype(np.int64)
+        if asked is None:
+            return self._plain(numbers), None
+        steps, lengths = self._places(windows, asked)
+        return self._plain(np.repeat(numbers[:, None], len(asked), 1)), (steps >= 0) & (steps < lengths)
+
+    def _check_times(self, windows: Mapping[str, Any]) -> None:
+        """Frames are found by their number; the official class finds them by time, and refuses what is too far off."""
+        videos = [(name, step) for name in self.meta.video_keys for step in self._asked(name)]
+        if not videos or TIMESTAMP not in self._columns:
+            return
+        asked = [step for _, step in videos]
+        times = windows[self._columns[TIMESTAMP]].reshape(len(windows[EPISODE]), -1)[:, -len(asked) :]
+        steps, lengths = self._places(windows, asked)
+        steps = np.clip(steps, 0, lengths - 1)
+        expected = (steps / self.fps).astype(times.dtype)
+        wrong = ~(np.abs(times.astype(np.float64) - expected) < self.tolerance_s)
+        if wrong.any():
+            row, place = np.argwhere(wrong)[0].tolist()
+            raise ValueError(
+                f"{videos[place][0]}: step {steps[row, place]} of episode {windows[EPISODE][row]} has the timestamp "
+                f"{times[row, place]:.6f} s, its frame is shown at {expected[row, place]:.6f} s: expected them within "
+                f"tolerance_s={self.tolerance_s}. A greater one gives frames by their number."
+            )
 
     def _frames(self, values: Any) -> Any:
         """[..., channels, height, width] as the official class has them; depth, which is metres here, in its unit."""

@@ -212,6 +212,11 @@ class LeRobotDatasetMetadata:
         """Number of each task -> its text."""
         return listing.task_names(open_store(self._rows.root), self._info)
 
+    @cached_property
+    def subtask_names(self) -> dict[int, str]:
+        """Number of each subtask -> its text; empty where none are listed."""
+        return listing.subtask_names(open_store(self._rows.root))
+
     @property
     def tasks(self) -> Any:
         """A pandas frame as lerobot has it: `task_index` by the text of the task.

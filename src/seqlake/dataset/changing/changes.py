@@ -20,13 +20,15 @@ from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.writing import ingest
 from seqlake.dataset.writing.carrying import brought
 from seqlake.dataset.writing.encoding import Encodings, encoded
+from seqlake.dataset.writing.ingest import Given
+from seqlake.dataset.writing.references import mapped, may_name
 from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes
 from seqlake.errors import SchemaMismatchError, SequenceNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from seqlake.dataset.writing.ingest import Given
     from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.media import Encoding
     from seqlake.protocols import Copied, Ints, Readable, Version
@@ -87,11 +89,49 @@ def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | Mapping[s
     return _finish(dataset, staging, change)
 
 
-def fill(dataset: OpenDataset, given: Given, /) -> Version:
-    """Change cells of any kind, which name no files, of rows that are there."""
-    staging = Staging(dataset.table, dataset.schema, shape=ShardShape())
-    rows = rows_of(dataset, _ids(given, dataset.schema), but="nothing was changed")
-    return _finish(dataset, staging, lambda: change_cells(staging, dataset.source, dataset.schema, given, rows))
+def fill(dataset: OpenDataset, cells: pa.Table, /, *, files: Mapping[str, Path] | None = None) -> Version:
+    """Change cells of any kind of rows that are there.
+
+    Args:
+        dataset: Changed in its newest version, which it then shows.
+        cells: Ids and columns, in logical types.
+        files: New files, by what cells have in the place of their references.
+    """
+    schema = dataset.schema
+    staging = Staging(dataset.table, schema, shape=ShardShape())
+    rows = rows_of(dataset, cells.column(str(schema.id)).to_pylist(), but="nothing was changed")
+
+    def change() -> list[str]:
+        given = Given(cells=taken_in(cells, schema, staging, files or {}))
+        copied = {file.path: file for file in staging.take_files()}
+        return change_cells(staging, dataset.source, schema, given, rows, files=copied)
+
+    return _finish(dataset, staging, change)
+
+
+def taken_in(cells: pa.Table, schema: Schema, staging: Staging, files: Mapping[str, Path], /) -> pa.Table:
+    """Cells with new files copied into the dataset, linked where they can be, and their references.
+
+    Args:
+        cells: Ids and columns.
+        schema: With all these columns.
+        staging: Where files go.
+        files: By what cells have in the place of their references.
+    """
+    key = str(schema.id)
+    for place, name in enumerate(cells.column_names if files else ()):
+        if name == key or not may_name(schema[name]):
+            continue
+        new: list[Any] = []
+        for of, cell in zip(cells.column(key).to_pylist(), cells.column(name).to_pylist(), strict=True):
+
+            def moved(reference: str, of: str = of, name: str = name) -> str:
+                path = files.get(reference)
+                return reference if path is None else staging.copy_in(name, of, str(path), link=True)
+
+            new.append(mapped(cell, moved))
+        cells = cells.set_column(place, cells.schema.field(name), pa.array(new, cells.schema.field(name).type))
+    return cells
 
 
 def delete(dataset: OpenDataset, where: str | None = None, /, *, ids: Iterable[str] | None = None) -> Version:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from seqlake.dataset.changing.rewriting import held, one_chunk, write_anew
 from seqlake.dataset.reading import query
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.writing import conforming
-from seqlake.dataset.writing.ingest import Given
+from seqlake.dataset.writing.ingest import Given, Widths
 from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes, partition_of
 from seqlake.dataset.writing.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
@@ -23,6 +24,7 @@ from seqlake.spec.unfolded import Unfolded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.protocols import Readable, Version
@@ -86,25 +88,37 @@ def label(dataset: OpenDataset, labels: pa.Table, /) -> Version:
     return replayed(dataset, change)
 
 
-def fill(dataset: OpenDataset, columns: Mapping[str, Column], table: pa.Table, /) -> Version:
+def fill(
+    dataset: OpenDataset,
+    columns: Mapping[str, Column],
+    table: pa.Table,
+    /,
+    *,
+    files: Mapping[str, Path] | None = None,
+) -> Version:
     """Put computed cells of any kind into columns by id, as one commit: those that are not there are added.
 
     Args:
         dataset: Changed in its newest version, which it then shows.
         columns: The columns to fill.
         table: Ids and these columns, in logical types; sequences that are gone meanwhile are left out.
+        files: New files, by what cells have in the place of their references; they are copied in, or linked.
 
     Raises:
         SchemaMismatchError: A column breaks a rule of the format.
+        ValidationError: Steps of a signal that declares no dimension are not equally wide.
     """
 
     def change() -> Version:
         ids = table.column(str(dataset.schema.id)).to_pylist()
-        there = table.filter(pa.array(Excerpt.of(dataset).find_ids(ids) >= 0))
+        there = table.filter(pa.array(Excerpt.of(dataset).find_ids(ids) >= 0, pa.bool_()))
+        widths = Widths(dataset.schema.with_columns(columns), dataset.source)
+        for batch in there.to_batches():
+            widths.check(dict(zip(batch.schema.names, batch.columns, strict=True)), "The results")
         new = {name: column for name, column in columns.items() if name not in dataset.schema}
         if new:
-            return _added(dataset, new, lambda _: Given(cells=there) if len(there) else None)
-        return changes.fill(dataset, Given(cells=there))
+            return _added(dataset, new, lambda _: Given(cells=there) if len(there) else None, files=files)
+        return changes.fill(dataset, there, files=files)
 
     return replayed(dataset, change)
 
@@ -113,6 +127,8 @@ def _added(
     dataset: OpenDataset,
     kinds: Mapping[str, pa.DataType | pa.Field | ColumnType | Column],
     cells: Callable[[Schema], Given | None],
+    *,
+    files: Mapping[str, Path] | None = None,
 ) -> Version:
     """New columns, and given cells of columns new and old, as one commit."""
     schema = dataset.schema.with_columns(kinds)
@@ -128,7 +144,9 @@ def _added(
         if given is not None:
             ids = given.cells.column(str(schema.id)).to_pylist()
             rows = changes.rows_of(dataset, ids, but="nothing was added")
-            gone = changes.change_cells(staging, dataset.source, schema, given, rows)
+            given = replace(given, cells=changes.taken_in(given.cells, schema, staging, files or {}))
+            copied = {file.path: file for file in staging.take_files()}
+            gone = changes.change_cells(staging, dataset.source, schema, given, rows, files=copied)
         for name in kinds:
             gone += _make_room(dataset, staging, schema, name, but=gone)
     except BaseException:

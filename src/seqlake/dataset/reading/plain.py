@@ -21,7 +21,7 @@ from seqlake.shards.scanned import ScannedDataset
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema, is_list, is_text, plain_type
-from seqlake.versions import folders
+from seqlake.versions import folders, shard_formats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -161,6 +161,13 @@ def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) ->
     except FileNotFoundError:
         return location, []
     return location, folders.chosen(listed, root=location, parquet_only=True)
+
+
+def other_shards(location: str, *, storage: Mapping[str, str] | None = None) -> list[str]:
+    """The formats of a folder's shards that are no Parquet, sorted."""
+    store = stores.open_store(locations.absolute(location), storage=storage)
+    chosen = folders.chosen((path for path, _ in store.list()), root=location)
+    return sorted({shard_formats.name_of(path) for path in chosen} - {shard_formats.PARQUET})
 
 
 def declared(column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None) -> Metadata:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.abilities import HasBounds, ability
+from seqlake.abilities import BoundsEveryValue, HasBounds, ability
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -89,11 +89,13 @@ def left(source: Readable, parts: Sequence[Comparison], /) -> np.ndarray[Any, np
     known = ability(source, HasBounds)
     if known is None or not parts:
         return None
+    whole = ability(source, BoundsEveryValue)
+    nan = whole is None or not whole.bounds_hold_nan
     keep = np.ones(len(source.shards()), bool)
     for part in parts:
         name = next((name for name in source.schema if name.casefold() == part.column.casefold()), None)
         if name is not None:
-            keep &= [bounds is None or _may_hold(bounds, part) for bounds in known.bounds(name)]
+            keep &= [bounds is None or _may_hold(bounds, part, nan=nan) for bounds in known.bounds(name)]
     return keep
 
 
@@ -138,6 +140,51 @@ def condition_over(tree: object, columns: Sequence[str], /, *, table: str) -> di
     }
     asked = {**node, **without, "where_clause": None, "having": None, "qualify": None, "select_list": [whole]}
     return {"error": False, "statements": [{"node": asked, "named_param_map": []}]}
+
+
+def first_over(tree: object, columns: Sequence[str], /, *, table: str, row: str) -> dict[str, Any] | None:
+    """A statement that gives the numbers of the rows that an order and a LIMIT leave of a statement.
+
+    Args:
+        tree: As for `parts_of`. Whether each row gives one is not looked at.
+        columns: Those that its condition and its order may name.
+        table: As for `parts_of`.
+        row: The name of the row's number.
+
+    Returns:
+        As `json_deserialize_sql` takes it; None where the condition or the order needs other columns, rows are
+        grouped, or nothing is left out.
+    """
+    node = _only_scan(tree, table)
+    if node is None or not _is_plain(node):
+        return None
+    kinds = [one.get("type") for one in node.get("modifiers", ())]
+    if kinds != ["ORDER_MODIFIER", "LIMIT_MODIFIER"]:
+        return None
+    order, limit = node["modifiers"]
+    ordered = [one.get("expression") for one in order["orders"]]
+    whole = limit.get("limit_type", "ROW_COUNT") == "ROW_COUNT" and limit.get("offset") is None
+    if not whole or (limit.get("limit") or {}).get("class") != "CONSTANT":
+        return None
+    if any(not _references(one) for one in ordered):  # a number there is a place in the list of what is selected
+        return None
+    known = {name.casefold() for name in columns}
+    known -= {str(one.get("alias", "")).casefold() for one in node["select_list"]}  # which an order means first
+    names = {node["from_table"].get("alias") or table}
+    if not _names_only([node.get("where_clause"), ordered], known, tables=names):
+        return None
+    number = {"class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "column_names": [row]}
+    return {"error": False, "statements": [{"node": {**node, "select_list": [number]}, "named_param_map": []}]}
+
+
+def _is_plain(node: dict[str, Any]) -> bool:
+    """Whether a SELECT groups nothing and takes nothing from elsewhere."""
+    grouped = any(node.get(name) for name in ("group_expressions", "group_sets", "having", "qualify"))
+    return not grouped and not node["cte_map"]["map"] and node.get("aggregate_handling") == "STANDARD_HANDLING"
+
+
+def _references(tree: Any) -> bool:
+    return any(one.get("class") == "COLUMN_REF" for one in _nodes(tree))
 
 
 def names_in(tree: object, /, *, table: str) -> set[str] | None:
@@ -278,22 +325,23 @@ def _parsed(kind: str, text: Any) -> Any:
         return None
 
 
-def _may_hold(bounds: Bounds, part: Comparison) -> bool:
+def _may_hold(bounds: Bounds, part: Comparison, *, nan: bool) -> bool:
+    """Whether a shard may have a value for which a part is true; `nan`: bounds may leave NaN out."""
     low, high = bounds
     if low is None or high is None:
         return False  # null in every row, and null is not true
     if any(isinstance(bound, float) and math.isnan(bound) for bound in bounds):
         return True  # a NaN bounds nothing
-    return any(_may(low, high, part.sign, value) for value in part.values)
+    return any(_may(low, high, part.sign, value, nan=nan) for value in part.values)
 
 
-def _may(low: Any, high: Any, sign: str, value: Any) -> bool:
+def _may(low: Any, high: Any, sign: str, value: Any, *, nan: bool) -> bool:
     numbers = (int, float)
     if isinstance(value, numbers) and isinstance(low, numbers) and isinstance(high, numbers):
         if isinstance(low, bool) or isinstance(high, bool):
             return True
         floating = isinstance(low, float) or isinstance(high, float)
-        if floating and sign in {">", ">="}:
+        if nan and floating and sign in {">", ">="}:
             return True  # NaN is above everything, and no bound tells of it
         if floating or isinstance(value, float):  # DuckDB may compare rounded numbers
             low, high = low - abs(low) * _ULP - _LEAST, high + abs(high) * _ULP + _LEAST

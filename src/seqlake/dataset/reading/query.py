@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.dataset.reading import scanning
-from seqlake.dataset.reading.pruning import Comparison, condition_over, names_in, narrowed, parts_of
+from seqlake.dataset.reading.at_hand import NAME, ROW, AtHand, held, table_of, type_in_duckdb
+from seqlake.dataset.reading.pruning import Comparison, condition_over, first_over, names_in, narrowed, parts_of
 from seqlake.dataset.reading.streaming import ArrowStream
 from seqlake.errors import QueryError
 from seqlake.files import sandbox
@@ -28,7 +29,7 @@ from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.rows import Rows
-from seqlake.spec.schema import is_list, no_column
+from seqlake.spec.schema import no_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -132,7 +133,6 @@ def _bytes(shard: Shard, columns: Sequence[str]) -> int | None:
     return int(sum(sizes))
 
 
-NAME = "dataset"
 _SOURCE = "_seqlake_rows"
 _COLUMN = re.compile(r"_seqlake_column_(\d+)_")
 _UNKNOWN = re.compile(
@@ -227,7 +227,7 @@ def relation(shows: Excerpt, query: str, others: Mapping[str, object], /) -> duc
     """
     if not others:
         with _planner(shows.schema) as planner:
-            connection = planner.provided(planner.planned(query, shows))
+            connection = planner.answering(query, shows)
     else:
         connection = _Connection(shows.schema)
         for name, other in others.items():
@@ -249,26 +249,10 @@ def answers(shows: Excerpt, query: str, /) -> pa.Table:
     Raises:
         QueryError: As for `relation`.
     """
-    with _planner(shows.schema) as planner, planner.provided(planner.planned(query, shows)) as connection:
+    with _planner(shows.schema) as planner, planner.answering(query, shows) as connection:
         answer = connection.relation(query)
         table: pa.Table = connection.run(answer.to_arrow_table)
     return table
-
-
-def _type_in_duckdb(kind: pa.DataType) -> pa.DataType:
-    """The type in which DuckDB can hold a column: half floats as floats, decimals of more than 38 digits as text."""
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_decimal256(kind):
-        return pa.string()
-    inner = _type_in_duckdb(kind.value_type) if is_list(kind) else None
-    if inner is None or inner == kind.value_type:
-        return kind
-    return pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(inner)
-
-
-def _held(cells: pa.Array, kind: pa.DataType) -> pa.Array:
-    return cells if cells.type == kind else cells.cast(kind)
 
 
 _planners: dict[Schema, _Connection] = {}
@@ -312,7 +296,7 @@ class _Provision:
 class _Connection:
     """One private DuckDB in which the view `dataset` stands for the rows."""
 
-    def __init__(self, schema: Schema, types: dict[str, str] | None = None) -> None:
+    def __init__(self, schema: Schema, types: dict[str, str] | None = None, *, table: AtHand | None = None) -> None:
         import duckdb
 
         self._schema = schema
@@ -321,7 +305,7 @@ class _Connection:
         self.every = sorted(range(len(self._arrow)), key=self._is_wide)
         self._duckdb = duckdb
         self._damage: list[BaseException] = []  # the last one, if any
-        self._db = sandbox.shared(utc=True, **_SETTINGS)
+        self._db = sandbox.shared(utc=True, **_SETTINGS) if table is None else table.database.cursor()
         self._types = types or {}
         if types is not None:
             return  # rows are provided next
@@ -354,17 +338,50 @@ class _Connection:
                 hint="Give an Arrow table, a pandas or Polars frame, or a Selection.",
             ) from error
 
-    def planned(self, query: str, shows: Excerpt) -> _Provision:
-        """The columns that a query reads, of the rows that its condition may keep."""
+    def answering(self, query: str, shows: Excerpt) -> _Connection:
+        """Another connection, that has the columns that a query reads, of the rows that its condition may keep."""
         explained = self.check_one_query(query) == "SELECT"
         tree = self._tree(query) if explained else None
-        named = self._named(tree)
+        words = names_in(tree, table=NAME)
+        named = [] if words is None else self._named(words)
         needed = named or self.needed(query, explained=explained)
+        table = None if words is None else self._at_hand(shows, needed, words)
+        if table is not None:
+            return _Connection(self._schema, self._types, table=table)
         if tree is not None and "where" in query.casefold():
             shows = shows.cut(rows=narrowed(shows.source, shows.rows, lambda: parts_of(tree, table=NAME)))
-            if any(map(self._is_wide, needed)):
-                shows = self._narrowed(shows, tree)
-        return _Provision(columns=needed, batches=partial(scanning.batches, shows), alone=bool(named))
+        if tree is not None and any(map(self._is_wide, needed)):
+            shows = self._first(shows, tree) or self._narrowed(shows, tree)
+        return self.provided(_Provision(columns=needed, batches=partial(scanning.batches, shows), alone=bool(named)))
+
+    def _at_hand(self, shows: Excerpt, numbers: Sequence[int], words: set[str]) -> AtHand | None:
+        """A table of these columns, where questions were asked over them before and a question means the same there."""
+        if any(map(self._is_wide, numbers)):
+            return None
+        names = [self._arrow.field(i).name for i in numbers]
+        table = table_of(shows, names, _SETTINGS)
+        return table if table is not None and table.knows(names, words) else None
+
+    def _first(self, shows: Excerpt, tree: Any) -> Excerpt | None:
+        """The few rows that an order over small columns and a LIMIT leave; None where that is not what is asked."""
+        small = [name for name in shows.schema if shows.schema[name].category in NARROW]
+        asked = first_over(tree, small, table=NAME, row=ROW)
+        words = None if asked is None else names_in(asked, table=NAME)
+        if asked is None or words is None:
+            return None
+        numbers = [i for i in self.every if self._arrow.field(i).name.casefold() in words]
+        table = self._at_hand(shows, numbers, words - {ROW})
+        if table is None:
+            return None
+        node = tree["statements"][0]["node"]
+        selected = [one for one in node["select_list"] if one.get("class") != "STAR" or one.get("replace_list")]
+        try:  # each row gives one, and none changes
+            self._check([selected, node["where_clause"], node["modifiers"]], self._functions(), "the query")
+            with _Connection(self._schema, self._types, table=table) as connection:
+                rows = connection.run(lambda: connection.relation(connection.text(asked)).to_arrow_table())
+        except QueryError:
+            return None
+        return shows.cut(rows=np.sort(rows.column(0).to_numpy()).astype(np.int64))
 
     def _narrowed(self, shows: Excerpt, tree: object) -> Excerpt:
         """The rows that the parts of the condition over small columns keep: no other's signals are ever copied."""
@@ -373,14 +390,18 @@ class _Connection:
         if statement is None:
             return shows
         try:
-            (text,) = self.run(
-                lambda: self._db.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(statement)]).fetchone()
-            )
+            text = self.text(statement)
             self._check(statement["statements"][0]["node"]["select_list"], self._functions(), text)
             kept = self.matching(text, partial(scanning.batches, shows))
         except QueryError:
             return shows  # it depends on more than its row, or fails where other parts would have spared it
         return shows.cut(rows=kept if shows.rows is None else shows.rows[kept])
+
+    def text(self, statement: Mapping[str, Any]) -> str:
+        """A parsed statement in SQL."""
+        asked = [json.dumps(statement)]
+        rows = self.run(lambda: self._db.execute("SELECT json_deserialize_sql(?::JSON)", asked).fetchall())
+        return str(rows[0][0])
 
     def matching(self, query: str, batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]) -> Ints:
         """[matches] the rows for which a query's one column is true; NULL counts as false."""
@@ -406,7 +427,7 @@ class _Connection:
             try:
                 for batch in batches(names):
                     yield pa.RecordBatch.from_arrays(
-                        [_held(batch.column(name), kind) for name, kind in zip(names, schema.types, strict=True)],
+                        [held(batch.column(name), kind) for name, kind in zip(names, schema.types, strict=True)],
                         schema=schema,
                     )
             except GeneratorExit:
@@ -419,7 +440,7 @@ class _Connection:
         self._view(needed, among=sorted(needed) if provision.alone else None)
 
     def _renamed(self, numbers: Sequence[int]) -> pa.Schema:
-        return pa.schema([pa.field(_column(i), _type_in_duckdb(self._arrow.field(i).type)) for i in numbers])
+        return pa.schema([pa.field(_column(i), type_in_duckdb(self._arrow.field(i).type)) for i in numbers])
 
     def _view(self, needed: Sequence[int], *, among: Sequence[int] | None = None) -> None:
         present = set(needed)
@@ -451,12 +472,9 @@ class _Connection:
         self._refuse_twins(named)
         return [i for i in self.every if i in named] or self.every[:1]
 
-    def _named(self, tree: object) -> list[int]:
-        """The columns that a plain query names; `needed` finds them of any, at the cost of a plan. None of another."""
-        names = names_in(tree, table=NAME)
-        if names is None:
-            return []
-        named = [i for i in self.every if self._arrow.field(i).name.casefold() in names]
+    def _named(self, words: set[str]) -> list[int]:
+        """The columns that a plain query names; `needed` finds them of any, at the cost of a plan."""
+        named = [i for i in self.every if self._arrow.field(i).name.casefold() in words]
         self._refuse_twins(named)
         return named or self.every[:1]
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from seqlake.abilities import Pushdown, ability
 from seqlake.errors import CorruptFileError, SeqlakeError
+from seqlake.files.locations import is_local
 from seqlake.shards.cells import cast
 from seqlake.shards.files import verified
 from seqlake.shards.parquet.expansion import NARROW
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
 _LOOKAHEAD = 8  # shards whose narrow columns are read ahead of the one in hand
-_MOST_AHEAD = 64 << 20  # bytes of one of them
 _THREADS = 4
+_FARTHER = 4  # times as many of both where each of them waits for the answers of a store
+_AHEAD_BYTES = 512 << 20  # of all that is read ahead
 _LEAVES = 2**31 - 1  # list offsets are 32 bits wide
 
 
@@ -75,7 +77,8 @@ def read(source: Readable, columns: Sequence[str], /) -> Iterator[pa.RecordBatch
     types = pa.schema([schema.arrow.field(name) for name in columns])
     narrow = is_narrow(schema, columns)
     scanned = _scanned(source, columns) if narrow else None
-    for batch in scanned or _shard_by_shard(source.shards(), columns, ahead=narrow):
+    times = 1 if is_local(source.root) else _FARTHER
+    for batch in scanned or _shard_by_shard(source.shards(), columns, ahead=times if narrow else 0):
         yield from conformed(batch, types)
 
 
@@ -104,18 +107,20 @@ def _told(scanner: Any, source: Readable) -> Iterator[pa.RecordBatch]:
         ) from None
 
 
-def _shard_by_shard(shards: Sequence[Shard], columns: Sequence[str], *, ahead: bool) -> Iterator[pa.RecordBatch]:
+def _shard_by_shard(shards: Sequence[Shard], columns: Sequence[str], *, ahead: int) -> Iterator[pa.RecordBatch]:
+    """All batches in order; so many times the usual number of shards are read before they are asked for."""
     if not ahead or len(shards) < 2:
         for shard in shards:
             yield from one_shard(shard, columns)
         return
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="seqlake-read") as pool:
-        waiting = deque(pool.submit(_ahead, shard, columns) for shard in shards[:_LOOKAHEAD])
-        rest = iter(shards[_LOOKAHEAD:])
+    most = _LOOKAHEAD * ahead
+    with ThreadPoolExecutor(_THREADS * ahead, thread_name_prefix="seqlake-read") as pool:
+        waiting = deque(pool.submit(_ahead, shard, columns, _AHEAD_BYTES // most) for shard in shards[:most])
+        rest = iter(shards[most:])
         try:
             while waiting:
                 yield from waiting.popleft().result()
-                waiting.extend(pool.submit(_ahead, shard, columns) for shard in islice(rest, 1))
+                waiting.extend(pool.submit(_ahead, shard, columns, _AHEAD_BYTES // most) for shard in islice(rest, 1))
         finally:
             for task in waiting:
                 task.cancel()
@@ -135,14 +140,27 @@ def for_writing(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = 
     yield from one_shard(verified(shard), columns, rows=rows)
 
 
-def _ahead(shard: Shard, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def several_for_writing(shards: Sequence[Shard], columns: Sequence[str], /, *, root: str) -> Iterator[pa.RecordBatch]:
+    """As `for_writing`, of many shards in order; small ones of a store are read ahead, since each waits for answers.
+
+    Args:
+        shards: As many as there are.
+        columns: Their names.
+        root: Where they lie.
+    """
+    proven = [verified(shard) for shard in shards]
+    near = is_local(root) or any(shard.nbytes > _AHEAD_BYTES // (_LOOKAHEAD * _FARTHER) for shard in shards)
+    yield from _shard_by_shard(proven, columns, ahead=0 if near else _FARTHER)
+
+
+def _ahead(shard: Shard, columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
     """A shard's batches, all of them read where they are small, as columns of small cells ought to be."""
     batches, nbytes = one_shard(shard, columns), 0
     held = []
     for batch in batches:
         held.append(batch)
         nbytes += batch.nbytes
-        if nbytes > _MOST_AHEAD:
+        if nbytes > most:
             break
     return chain(held, batches)
 

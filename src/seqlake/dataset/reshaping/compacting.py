@@ -10,12 +10,12 @@ import numpy as np
 
 from seqlake.arguments import DATASET, takes
 from seqlake.dataset.changing.folding import has_deletes
-from seqlake.dataset.reading.streaming import for_writing
+from seqlake.dataset.reading.streaming import several_for_writing
 from seqlake.dataset.writing.parts import RowsPart, shard_parts, write_parts
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging, open_for_changes, partition_of
 from seqlake.executors import executor_of
 from seqlake.shards.columns import Columns
-from seqlake.shares import Run, begun
+from seqlake.shares import RecordedRun, begun
 from seqlake.versions import names
 from seqlake.versions.messages import saying
 
@@ -80,17 +80,18 @@ def compact(
     version = dataset.version
     identity = {"dataset": dataset.location, "version": str(version.id), "shape": repr(shape)}
     with begun(executor, "compact", identity) as run:
-        kept = run if isinstance(run, Run) else None
+        kept = run if isinstance(run, RecordedRun) else None
         transaction = None if kept is None else kept.agree("transaction", lambda: dataset.table.begin(version))
         staging = Staging(dataset.table, schema, shape=shape, transaction=transaction)
         try:
             staging.begin(version)
             if run is None:
-                _rewrite(chosen, schema.names, staging)
+                for batch in several_for_writing(chosen, schema.names, root=dataset.root):
+                    staging.write(batch)
             else:
                 ordered = sorted(chosen, key=lambda shard: _partition(shard, by)) if by else chosen
                 parts = list(_parts(ordered, by, bytes_per_shard))
-                write = _Rewriting(tuple(ordered), tuple(schema.names))
+                write = _Rewriting(tuple(ordered), tuple(schema.names), dataset.root)
                 write_parts(run, parts, write, staging=staging, table=dataset.table, schema=schema, what="compact")
         except BaseException:
             if kept is None:  # else what is finished serves the next process
@@ -100,12 +101,6 @@ def compact(
             version = staging.commit("rewrite", remove=[shard.key for shard in chosen])
     dataset.refresh()
     return version
-
-
-def _rewrite(shards: Sequence[Shard], names: Sequence[str], staging: Staging) -> None:
-    for shard in shards:
-        for batch in for_writing(shard, names):
-            staging.write(batch)
 
 
 def _parts(shards: Sequence[Shard], by: Sequence[str], nbytes: int) -> Iterator[RowsPart]:
@@ -124,11 +119,13 @@ class _Rewriting:
 
     shards: tuple[Shard, ...]
     names: tuple[str, ...]
+    root: str
 
     def __call__(self, part: RowsPart, staging: Staging, /) -> None:
         ends = np.cumsum([shard.rows for shard in self.shards])
         mine = [one for one, end in zip(self.shards, ends, strict=True) if part.start < end <= part.stop]
-        _rewrite(mine, self.names, staging)
+        for batch in several_for_writing(mine, self.names, root=self.root):
+            staging.write(batch)
 
 
 def wasteful(shards: Sequence[Shard], /, *, nbytes: int, rows: int | None, by: Sequence[str] = ()) -> list[Shard]:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,7 +39,7 @@ from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
 from seqlake.formats.lerobot import uniting
 from seqlake.shards.ids import hash_ids
-from seqlake.shares import Run, begun
+from seqlake.shares import RecordedRun, begun
 from seqlake.spec.schema import is_list, is_number, no_column
 from seqlake.versions import shard_formats
 from seqlake.versions.ids import refuse_repeated
@@ -259,7 +260,7 @@ def _refuse_repeated(parts: Sequence[Readable], prefixes: Sequence[str], *, root
         batches = streaming.read(part, [str(part.schema.id)])
         ids += [pc.binary_join_element_wise(prefix, one.column(0).cast(pa.string()), "") for one in batches]
     every = pa.chunked_array(ids, pa.string())
-    refuse_repeated(hash_ids(every), lambda at: str(every[at]), root=root)
+    refuse_repeated(hash_ids(every), lambda some: [str(every[at]) for at in some.tolist()], root=root)
 
 
 def _refuse_other_widths(schema: Schema, parts: Sequence[Readable], origins: Sequence[Mapping[str, str]]) -> None:
@@ -461,23 +462,8 @@ def whole(
             hint=_CONVERT,
         )
 
-    def begin() -> Dataset:
-        opening.refuse_occupied(out, storage=storage)
-        rehearsal.stop_here()
-        with nothing_left(out, storage=storage):
-            return opening.create(out, schema, storage=storage)
-
-    kept = run if isinstance(run, Run) else None
-    transaction = None
-    if kept is None:
-        dataset = begin()
-    else:
-
-        def announce() -> Transaction:
-            return begin().table.begin()
-
-        transaction = kept.agree("transaction", announce, undo=lambda one: _lost(out, storage, one))
-        dataset = opening.open(out, storage=storage)
+    kept = run if isinstance(run, RecordedRun) else None
+    dataset, transaction = _begun(out, schema, storage, kept)
     staging, ready = Staging(dataset.table, schema, shape=shape, transaction=transaction), False
     try:
         yield dataset, staging
@@ -495,6 +481,31 @@ def whole(
             kept.forget()
         raise
     dataset.refresh()
+
+
+def _begun(
+    out: str | os.PathLike[str], schema: Schema, storage: Mapping[str, str] | None, kept: RecordedRun | None
+) -> tuple[Dataset, Transaction | None]:
+    """A new dataset; of shares the one that the first of them made, and the transaction that all write to."""
+
+    def check() -> None:
+        opening.refuse_occupied(out, storage=storage)
+        rehearsal.stop_here()
+
+    def begin() -> Dataset:
+        with nothing_left(out, storage=storage):
+            return opening.create(out, schema, storage=storage)
+
+    def announce() -> Transaction:
+        return begin().table.begin()
+
+    if kept is None:
+        check()
+        return begin(), None
+    mend = partial(opening.remove_bare, out, storage=storage)
+    lost = partial(_lost, out, storage)
+    transaction = kept.agree("transaction", announce, check=check, mend=mend, undo=lost)
+    return opening.open(out, storage=storage), transaction
 
 
 def _lost(out: str | os.PathLike[str], storage: Mapping[str, str] | None, transaction: Transaction) -> None:

@@ -24,7 +24,7 @@ from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Depth
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
-from seqlake.shares import begun, in_turn
+from seqlake.shares import Finish, Share, begun, in_turn
 from seqlake.spec.alignment import clock_of
 from seqlake.spec.findings import Finding, Report
 from seqlake.spec.rules import (
@@ -187,10 +187,12 @@ def report(selection: Readable, /, *, depth: Depth, executor: Executor | None = 
     """Check the rows of a selection against the format; see `validate`.
 
     Raises:
-        ValueError: No such depth.
+        ValueError: No such depth, or one that has nothing to divide among shares.
     """
     if depth not in DEPTHS:
         raise ValueError(f"A depth is one of {', '.join(DEPTHS)}; found {depth!r}.")
+    if isinstance(executor, Share | Finish) and depth in ("metadata", "rows"):
+        raise ValueError(f"Shares divide what is seen of files: the depth is 'files' or 'decode', found {depth!r}.")
     return Report(_findings(Excerpt.of(selection), depth, executor), subject=selection.root, depth=depth)
 
 

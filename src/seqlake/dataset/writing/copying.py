@@ -7,7 +7,9 @@ import os
 import re
 import tempfile
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +25,13 @@ from seqlake.protocols import Source
 from seqlake.spec.rules.signals import LARGEST_CELL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from seqlake.protocols import Blob, Ints, Store
     from seqlake.spec.column_types import ColumnType
 
 _CHUNK = 8 << 20
+_LARGE = 16 << 20
 
 
 def slug(text: str) -> str:
@@ -123,6 +126,20 @@ def packets_of(path: Path, column: ColumnType | None) -> Mapping[int, bytes]:
         return media.index(Source(blob=_ByRange(path), column=column))
     except Exception:  # noqa: BLE001 - whatever a demuxer makes of a damaged file, a take must not be lost by it
         return {}
+
+
+def packets_meanwhile(path: Path, column: ColumnType | None) -> Callable[[], Mapping[int, bytes]]:
+    """Begin `packets_of`: in a thread where a file is large, which is hashed and copied meanwhile.
+
+    Returns:
+        Waits for the result.
+    """
+    if path.stat().st_size < _LARGE:
+        return partial(packets_of, path, column)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="seqlake-index")
+    begun = pool.submit(packets_of, path, column)
+    pool.shutdown(wait=False)
+    return begun.result
 
 
 class _ByRange:

@@ -10,9 +10,10 @@ from seqlake.dataset.writing.ingest import with_lengths
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.dataset.writing.splitting import Splitter
 from seqlake.dataset.writing.staging import ShardShape, Staging
-from seqlake.errors import ValidationError
+from seqlake.errors import CommitConflictError, ValidationError
 from seqlake.protocols import Change, Transaction
 from seqlake.receipts import by_part
+from seqlake.versions import markers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ class TableSink:
         inside: Opens files of the source that lie in others.
         pictures: Columns of images that come in another form than the schema has.
         split: Columns of videos that come as parts of shared files, and become files of their own.
+        guarded: After each part it is asked whether the transaction still goes on, and the part is removed if not: for
+            engines that discard or commit it while tasks of theirs are still at work.
 
     Example:
         ```python
@@ -58,6 +61,7 @@ class TableSink:
     inside: OpensFiles | None = field(default=None, repr=False)
     pictures: Pictures = field(default_factory=Pictures)
     split: Sequence[str] = ()
+    guarded: bool = False
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
         """Stage one part and its files.
@@ -72,6 +76,7 @@ class TableSink:
 
         Raises:
             ValidationError: A file that a row names is not there.
+            CommitConflictError: The transaction is over (`guarded`); nothing of the part is left.
             OSError: The place cannot be written; nothing of the part is left.
         """
         if part < 0:
@@ -96,10 +101,15 @@ class TableSink:
                     turned = self.pictures.turned(carrier.carry(piece), self.schema, staging)
                     staging.write(with_lengths(splitter.turned(turned), self.schema))
             staging.close_shard()
+            self._refuse_late(part)
         except BaseException:
             staging.abandon()
             raise
         return {"part": part, "written": list(staging.written)}
+
+    def _refuse_late(self, part: int) -> None:
+        if self.guarded and not markers.is_announced(self.table.store, self.transaction.id):
+            raise CommitConflictError(f"Part {part} came too late: transaction {self.transaction.id} is over.")
 
     def commit(self, receipts: Sequence[object], /) -> Version:
         """Show every part at once, in the order of their numbers.
@@ -126,6 +136,8 @@ class TableSink:
     def discard(self) -> None:
         """Remove every part that was staged."""
         self.table.discard(self.transaction)
+        if self.guarded:  # what was staged meanwhile; what is staged from now on finds no marker
+            self.table.discard(self.transaction)
 
 
 def _digits(part: int) -> str:

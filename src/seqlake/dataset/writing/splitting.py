@@ -15,9 +15,7 @@ import pyarrow as pa
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.errors import DecodeError, ValidationError
 from seqlake.files.references import open_reference
-from seqlake.media.video import cutting
-from seqlake.media.video.opening import index as video_index
-from seqlake.media.video.opening import open_video
+from seqlake.media.video.cutting import VideoCutter
 from seqlake.protocols import Source
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _THREADS = 4  # that cut files
-_KEPT = 16  # packet indexes of files that several rows share
+_KEPT = 16  # files that several rows share, with their packet indexes
 
 
 def shares(column: Column, /) -> bool:
@@ -72,7 +70,7 @@ class Splitter:
         self._root = root
         self._staging = staging
         self._storage = storage
-        self._files: OrderedDict[str, Source] = OrderedDict()
+        self._files: OrderedDict[str, VideoCutter] = OrderedDict()
         self._lock = Lock()
 
     def turned(self, batch: pa.RecordBatch, /) -> pa.RecordBatch:
@@ -97,13 +95,13 @@ class Splitter:
             return None
         where = f"Sequence {sequence_id!r}, column {name!r}"
         try:
-            source = self._opened(name, url)
+            cutter = self._opened(name, url)
             first = cell.get("first_frame") or 0
             count = cell.get("num_frames")
-            stop = first + count if count is not None else len(open_video(source))
+            stop = first + count if count is not None else len(cutter)
             path = self._staging.scratch()
             try:
-                clip = cutting.cut(source, path, start=first, stop=stop)
+                clip = cutter.cut(path, start=first, stop=stop)
                 if clip.encoded:
                     _log.warning(
                         "%s: %d of %d frames were encoded again: %s", where, clip.encoded, clip.frames, clip.note
@@ -121,16 +119,15 @@ class Splitter:
         except DecodeError as error:
             raise ValidationError(f"{where}: {error}") from error
 
-    def _opened(self, name: str, url: str) -> Source:
-        """A file that rows share, with its packet indexes, which are made once."""
+    def _opened(self, name: str, url: str) -> VideoCutter:
+        """What cuts a file that rows share, which is indexed once."""
         with self._lock:
             if url not in self._files:
                 within = None if self._inside is None else self._inside.file_within(url)
                 blob = open_reference(self._root, url, storage=self._storage) if within is None else within
                 column = self._schema[name].type
                 assert column is not None  # a medium has one
-                bare = Source(blob=blob, column=column)
-                self._files[url] = replace(bare, index=video_index(bare))
+                self._files[url] = VideoCutter(Source(blob=blob, column=column))
                 while len(self._files) > _KEPT:
                     self._files.popitem(last=False)
             self._files.move_to_end(url)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from seqlake.abilities import HasStrangers, NumbersFields, OfALake, Partitioned, PlacesSides, ability
 from seqlake.dataset.writing import rehearsal
-from seqlake.dataset.writing.copying import digest, on_this_machine, packets_of, put_file, slug
+from seqlake.dataset.writing.copying import digest, on_this_machine, packets_meanwhile, put_file, slug
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.dataset.writing.references import may_name, sizes_seen
 from seqlake.errors import ReadOnlyError, ValidationError
@@ -456,6 +456,8 @@ class Staging:
         transaction = self.transaction
         with clear_errors(self._table), on_this_machine(location, storage, blob) as source:
             before = source.stat()
+            kind = self._schema[column].type if column in self._schema else None
+            indexed = None if packets else packets_meanwhile(source, kind)
             size, sha256 = digest(source)
             if known is not None:
                 refuse_another(location, size, sha256, known)
@@ -466,7 +468,7 @@ class Staging:
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
             put_file(self._table.store, path, source, link=link)
-            packets = packets or packets_of(source, self._schema[column].type if column in self._schema else None)
+            packets = packets or (indexed() if indexed is not None else {})
             after = source.stat()
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
                 self._table.store.delete([path])

@@ -21,6 +21,7 @@ from seqlake.errors import (
     UnsafeReferenceError,
 )
 from seqlake.files.locations import absolute, is_local, local_path
+from seqlake.files.packed import ENDINGS, UnpackedBlob, is_packed, plain_name
 from seqlake.files.stores import open_store
 from seqlake.formats.csv.dialect import (
     BLOCK_BYTES,
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints
 
 _SUFFIXES = (".csv", ".tsv", ".tab")
-_PACKED = tuple(f"{suffix}{packed}" for suffix in _SUFFIXES for packed in (".gz", ".bz2", ".xz", ".zst", ".zip"))
+_PACKED = tuple(f"{suffix}{packed}" for suffix in _SUFFIXES for packed in ENDINGS)
+_ARCHIVES = tuple(f"{suffix}.zip" for suffix in _SUFFIXES)
+_READ = (*_SUFFIXES, *_PACKED)
 _BESIDE = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".png", ".jpg", ".jpeg", ".md", ".txt", ".wav")
 _LOOKED_AT = 1000  # names of a folder
 _HEADER_BYTES = 1 << 20
@@ -54,7 +57,7 @@ def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bo
     """Whether it is a file called `.csv` or `.tsv`, or a folder of such, with nothing but media and texts beside."""
     try:
         place = absolute(location)
-        if place.lower().endswith((*_SUFFIXES, *_PACKED)):
+        if place.lower().endswith((*_READ, *_ARCHIVES)):
             return not is_local(place) or local_path(place).is_file()
         if is_local(place) and not local_path(place).is_dir():
             return False
@@ -64,8 +67,8 @@ def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bo
     except (SeqlakeError, OSError, ValueError):
         return False
     seen = [name.lower() for name in names if not any(part.startswith(".") for part in name.split("/"))]
-    tables = [name for name in seen if name.endswith(_SUFFIXES)]
-    return bool(tables) and all(name.endswith((*_SUFFIXES, *_BESIDE)) for name in seen)
+    tables = [name for name in seen if name.endswith(_READ)]
+    return bool(tables) and all(name.endswith((*_READ, *_BESIDE)) for name in seen)
 
 
 @takes(
@@ -99,7 +102,7 @@ def scan(
     block_bytes: int = BLOCK_BYTES,
     storage: Mapping[str, str] | None = None,
 ) -> CsvRows:
-    """Look at a CSV file, or at all of a folder; every row is a sample.
+    """Look at a CSV file, or at all of a folder, also compressed ones (`.csv.gz`); every row is a sample.
 
     All bytes are passed over once, block by block, to count the rows and to learn the type of every column from all of
     its cells. From then on a block is read when rows of it are asked for.
@@ -148,8 +151,15 @@ def scan(
     known = {str(name): _arrow(name, kind) for name, kind in (types or {}).items()}
     files, kinds, lacking = list[_CsvFile](), dict[str, pa.DataType](), set[str]()
     for path in paths:
+        blob = store.blob(path)
         read = _looked_at(
-            store.blob(path), path, dialect, guess=delimiter is None, header=header, names=columns, skip=skip_rows
+            UnpackedBlob(blob) if is_packed(path) else blob,
+            path,
+            dialect,
+            guess=delimiter is None,
+            header=header,
+            names=columns,
+            skip=skip_rows,
         )
         if files and set(files[0].names) != set(read.names):
             differ = sorted(set(files[0].names) ^ set(read.names))
@@ -185,13 +195,13 @@ def _arrow(name: object, kind: object) -> pa.DataType:
 
 def _files(place: str, storage: Mapping[str, str] | None) -> tuple[str, list[str]]:
     """The folder, and the files in it."""
-    if place.lower().endswith(_PACKED):
+    if place.lower().endswith(_ARCHIVES):
         raise DatasetNotFoundError(
-            f"{place} is packed, and blocks of a packed file cannot be read by themselves.",
+            f"{place} is an archive, which may hold several files.",
             path=place,
-            hint=f"Unpack it first: gzip -dk {PurePosixPath(place).name}",
+            hint=f"Unpack it first: unzip {PurePosixPath(place).name}",
         )
-    if (is_local(place) and local_path(place).is_file()) or place.lower().endswith(_SUFFIXES):
+    if (is_local(place) and local_path(place).is_file()) or place.lower().endswith(_READ):
         place = os.path.realpath(place) if is_local(place) else place  # a link that the user names is the user's own
         root, _, name = place.rpartition("/")
         try:
@@ -204,7 +214,7 @@ def _files(place: str, storage: Mapping[str, str] | None) -> tuple[str, list[str
     except (FileNotFoundError, NotADirectoryError):
         listed = []
     hidden = (path for path in listed if not any(part.startswith((".", "_")) for part in path.split("/")))
-    paths = sorted(path for path in hidden if path.lower().endswith(_SUFFIXES))
+    paths = sorted(path for path in hidden if path.lower().endswith(_READ))
     if not paths:
         raise DatasetNotFoundError(f"No CSV file is at {place}.", path=place)
     return place, paths
@@ -269,7 +279,7 @@ def _looked_at(
         raise CorruptFileError(f"{blob.location} holds NUL bytes, and is no text.", path=blob.location)
     if guess:
         text = str(first, dialect.encoding, "replace")
-        dialect = replace(dialect, delimiter=guessed_delimiter(text, path))
+        dialect = replace(dialect, delimiter=guessed_delimiter(text, plain_name(path)))
     stored = header_of(first, dialect, location=blob.location)
     if names is not None and len(names) != len(stored):
         raise SchemaMismatchError(
@@ -307,7 +317,7 @@ def _shards(
 ) -> Iterator[ScannedShard]:
     described = [(name, str(kind)) for name, kind in arrow.items()]
     for file in files:
-        stem = PurePosixPath(file.path).stem
+        stem = PurePosixPath(plain_name(file.path)).stem
         extra = {} if file_names is None else {file_names: stem}
         for start, stop, rows in file.blocks:
             if not rows:

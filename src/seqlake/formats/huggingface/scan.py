@@ -15,6 +15,7 @@ from seqlake.errors import (
     ColumnNotFoundError,
     DatasetNotFoundError,
     InvalidMetadataError,
+    MissingFileError,
     SeqlakeError,
     UnsafeReferenceError,
 )
@@ -231,7 +232,14 @@ def _listed(store: Store, root: str) -> list[str]:
 
 
 def _stream(store: Store, file: layout.SplitFile) -> tuple[_Part, pa.Schema, str]:
-    blob = store.blob(file.path)
+    try:
+        blob = store.blob(file.path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingFileError(
+            f"{file.path} is not there, and {layout.STATE} names it.",
+            path=file.path,
+            hint="The folder was copied in part: fetch it again.",
+        ) from None
     table = read_stream(blob)
     digest = blake2b(f"{blob.location}\0{blob.token}".encode(), digest_size=8).hexdigest()
     name = file.path.rpartition("/")[2]

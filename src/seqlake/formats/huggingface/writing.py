@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from seqlake.errors import ValidationError, in_line
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.stores import list_without_links, open_store, read_all
+from seqlake.files.stores import exists, list_without_links, open_store, read_all
 from seqlake.formats.huggingface.features import FILE, KEY, written
 from seqlake.spec.schema import is_text
 from seqlake.windows.sources import MediaFiles
@@ -33,9 +33,11 @@ SPLIT = "split"
 WHOLE, NOWHERE = "train", "unassigned"
 """The split of a dataset without splits, as `datasets` calls it; and of rows whose split is null."""
 
-_WRITING = "_writing"
+_DATA = "data"
+_WRITING = ".seqlake_parts"  # a name that `datasets` passes over
 _NAME = re.compile(r"\w+(?:\.\w+)*")
-_OURS = re.compile(r"_writing/\d{6}-[\w.]+\.parquet|data/[\w.]+-\d{5}-of-\d{5}\.parquet")
+_FINAL = r"data/[\w.]+-\d{5}-of-\d{5}\.parquet"
+_OURS = re.compile(rf"\.seqlake_parts/\d{{6}}-[\w.]+\.parquet|(?:\.seqlake_parts/)?{_FINAL}")
 _GROUP_BYTES, _GROUP_ROWS = 32 << 20, 1 << 16
 _MOST_FILE = 1 << 30  # bytes of a file that goes into a row
 
@@ -142,18 +144,27 @@ class HuggingFaceSink:
             yield split, batch.filter(pc.equal(named, split))
 
     def commit(self, receipts: Sequence[object], /) -> None:
-        """Give the files their names, which count those of each split."""
+        """Give the files their names, which count those of each split; on a disk all at once."""
         store: Store = open_store(self.location, storage=self.storage)
         by_split: dict[str, list[str]] = {}
         for receipt in receipts:
             assert isinstance(receipt, list)
             for split, path in receipt:
                 by_split.setdefault(split, []).append(path)
-        for split, paths in by_split.items():
-            for number, path in enumerate(paths):
-                store.move(path, f"data/{split}-{number:05d}-of-{len(paths):05d}.parquet")
-        store.sync("data", _WRITING)
-        if is_local(self.location):
+        names = {
+            path: f"{_DATA}/{split}-{number:05d}-of-{len(paths):05d}.parquet"
+            for split, paths in by_split.items()
+            for number, path in enumerate(paths)
+        }
+        local = is_local(self.location)
+        if not local or not any(exists(store, name) for name in names.values()):  # else a commit was interrupted late
+            for path, name in names.items():
+                store.move(path, f"{_WRITING}/{name}" if local else name)
+            if local and names:
+                store.sync(f"{_WRITING}/{_DATA}")
+                store.move(f"{_WRITING}/{_DATA}", _DATA)
+        store.sync("", _DATA, _WRITING)
+        if local:
             remove_empty_folders(local_path(self.location) / _WRITING)
 
     def discard(self) -> None:

@@ -25,6 +25,7 @@ from seqlake.formats.lerobot.layout import (
     EPISODES_PATH,
     EPISODES_STATS_JSONL,
     INFO,
+    OWN,
     STATISTICS,
     STATS,
     TASKS,
@@ -401,7 +402,10 @@ class Assembly:
         else:
             chunks = -(-len(episodes) // self._folder.chunks_size)
             info |= {"total_videos": len(cameras) * len(episodes), "total_chunks": chunks}
-        of_versions = {*info, *_OF_VERSIONS}
+        types = {name: self._schema[name].type for name in self._plan.episode}
+        if meant := {name: kind.to_json() for name, kind in types.items() if kind is not None}:
+            info[OWN] = {"column_types": meant}
+        of_versions = {*info, *_OF_VERSIONS, OWN}
         return {**info, **{key: value for key, value in self._plan.source.items() if key not in of_versions}}
 
 

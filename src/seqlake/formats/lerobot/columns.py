@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seqlake.errors import ColumnNotFoundError, SchemaMismatchError
-from seqlake.formats.lerobot.layout import INFO, SCALAR, episode_id
+from seqlake.errors import ColumnNotFoundError, SchemaMismatchError, SeqlakeError
+from seqlake.formats.lerobot.layout import INFO, OWN, SCALAR, episode_id
 from seqlake.formats.lerobot.reading import step_type
 from seqlake.formats.lerobot.videos import CELL
 from seqlake.protocols import Mapped
@@ -139,7 +139,7 @@ def schema_of(info: Info, columns: LeRobotColumns, episodes: Episodes, tasks: Ma
     declared[TASK], declared[TASKS] = Column(TASK, pa.string()), Column(TASKS, pa.list_(pa.string()))
     for name, values in episodes.more().items():
         if name not in declared and name not in columns.steps and name not in columns.cameras and name != ID:
-            declared[name] = Column(name, values.type)
+            declared[name] = Column(name, values.type, _said_of(info, name, values.type))
     order = {feature.name: place for place, feature in enumerate(info.features.values())}
     every = {**columns.steps, **columns.cameras}
     for name in sorted(every, key=lambda name: order[every[name].name]):
@@ -150,6 +150,23 @@ def schema_of(info: Info, columns: LeRobotColumns, episodes: Episodes, tasks: Ma
             declared[name] = _of_steps(name, feature, columns.types[name], info)
     source = {"format": "lerobot", "info": info.fields, "tasks": {str(number): text for number, text in tasks.items()}}
     return Schema(declared, metadata=Metadata(extra={"source": source}))
+
+
+def _said_of(info: Info, name: str, kind: pa.DataType) -> ColumnType | None:
+    """What a column of episodes meant before it was written here, where that can still be."""
+    kept = info.fields.get(OWN)
+    types = kept.get("column_types") if isinstance(kept, dict) else None
+    said = types.get(name) if isinstance(types, dict) else None
+    if not isinstance(said, dict):
+        return None
+    try:
+        column = Column(name, kind, ColumnType.from_json(said))
+        # Of files and steps no column of the list is: who says so did not write it here.
+        numbers = column.type is not None and column.type.type in {"embedding", "trajectory"}
+        fits = column.category == "vector" or (column.category == "scalar" and column.medium is None and not numbers)
+    except (SeqlakeError, ValueError, TypeError):
+        return None
+    return column.type if fits else None
 
 
 def _of_steps(name: str, feature: LeRobotFeature, kind: pa.DataType, info: Info) -> Column:

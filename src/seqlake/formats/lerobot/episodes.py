@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError, ReadOnlyError, SeqlakeError
 from seqlake.files.locations import join
 from seqlake.files.stores import exists, read_all
-from seqlake.formats.lerobot.layout import EPISODES, EPISODES_JSONL, EPISODES_PATH, fill
+from seqlake.formats.lerobot.layout import EPISODES, EPISODES_JSONL, EPISODES_PATH, SUBTASKS, fill
 from seqlake.shards import parquet
 from seqlake.spec.schema import is_list, is_number, is_text, without_views
 
@@ -271,18 +271,32 @@ def task_names(store: Store, info: Info, /) -> dict[int, str]:
             for row in rows
             if isinstance(row.get("task_index"), int) and isinstance(row.get("task"), str)
         }
-    table = read_parquet(store, TASKS_PARQUET, list)
-    place = join(store.root, TASKS_PARQUET)
+    return _texts_by_number(store, TASKS_PARQUET, "task")
+
+
+def subtask_names(store: Store, /) -> dict[int, str]:
+    """Subtask number -> what it says; empty where no file lists them.
+
+    Raises:
+        InvalidMetadataError: The file cannot be used.
+        CorruptFileError: It is damaged.
+    """
+    return _texts_by_number(store, SUBTASKS, "subtask") if exists(store, SUBTASKS) else {}
+
+
+def _texts_by_number(store: Store, path: str, kind: str) -> dict[int, str]:
+    """Number -> text, of a file that says what numbers of steps mean."""
+    table, place, number = read_parquet(store, path, list), join(store.root, path), f"{kind}_index"
     # The index of a pandas frame: called by its name, or as pandas calls one that has none.
     texts = [
         name
-        for name in ("task", "__index_level_0__", *table.column_names)
+        for name in (kind, "__index_level_0__", *table.column_names)
         if name in table.column_names and is_text(table.schema.field(name).type)
     ]
-    if "task_index" not in table.column_names or not texts:
+    if number not in table.column_names or not texts:
         raise InvalidMetadataError(
-            f"{place}: expected columns 'task_index' and 'task', found {', '.join(table.column_names) or 'none'}.",
+            f"{place}: expected columns {number!r} and {kind!r}, found {', '.join(table.column_names) or 'none'}.",
             path=place,
         )
-    numbers = pc.cast(table["task_index"], pa.int64(), safe=False).to_pylist()
+    numbers = pc.cast(table[number], pa.int64(), safe=False).to_pylist()
     return {number: text for number, text in zip(numbers, table[texts[0]].to_pylist(), strict=True) if text is not None}

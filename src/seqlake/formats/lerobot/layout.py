@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INFO = "meta/info.json"
+OWN = "seqlake"
+"""A key of `info.json`, which others pass over: `column_types` of columns in the list of episodes."""
+
 STATS = "meta/stats.json"
 """Of the whole dataset; v2.0 and v3.0."""
 
-TASKS = "meta/tasks.parquet"
+TASKS, SUBTASKS = "meta/tasks.parquet", "meta/subtasks.parquet"
 EPISODES = "meta/episodes"
 """The folder of files with one row an episode, of v3.0."""
 

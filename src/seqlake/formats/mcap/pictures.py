@@ -37,6 +37,7 @@ _CHANNELS = {
     **dict.fromkeys(("rgba8", "bgra8", "8UC4"), ("uint8", 4)),
     **dict.fromkeys(("mono8", "8UC1"), ("uint8", 1)),
     **dict.fromkeys(("mono16", "16UC1"), ("uint16", 1)),
+    "32FC1": ("float32", 1),
     **dict.fromkeys(("yuv422", "uyvy", "UYVY", "yuv422_yuy2", "yuyv", "YUYV"), ("uint8", 2)),
 }
 _BLUE_FIRST = {"bgr8", "8UC3", "bgra8", "8UC4"}
@@ -76,6 +77,9 @@ def draft(kind: Group, sample: dict[str, Any], /) -> tuple[Any, tuple[str, ...],
                 pa.list_(pa.binary()),
                 Depth(frames="bytes", units="mm", format="png", resolution=size),
             )
+        if encoding == "32FC1":  # metres, as REP 118 has them
+            metres = Depth(frames="bytes", units="m", format="tiff", resolution=size)
+            return "image", ("",), pa.list_(pa.binary()), metres
         grey: dict[str, Any] = {"channels": 1} if encoding in {"mono8", "8UC1"} else {}
         return "image", ("",), pa.list_(pa.binary()), Image(frames="bytes", format="png", resolution=size, **grey)
     return None
@@ -97,7 +101,7 @@ def _encoded(message: dict[str, Any]) -> bytes:
 
 
 def picture_of(kind: Group, message: dict[str, Any], /) -> bytes:
-    """The picture of one message: as it is encoded, or as PNG.
+    """The picture of one message: as it is encoded, or as PNG; floats as TIFF.
 
     Raises:
         CorruptFileError: Its size is not that of its bytes, or its pixels are not read.
@@ -105,7 +109,7 @@ def picture_of(kind: Group, message: dict[str, Any], /) -> bytes:
     if base_name(kind) in _ENCODED:
         return _encoded(message)
     pixels = _pixels(message)
-    return encode_image(pixels)
+    return encode_image(pixels, format="tiff" if pixels.dtype == np.float32 else "png")
 
 
 def _pixels(message: dict[str, Any]) -> NDArray[Any]:

@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from seqlake.arguments import Kind, takes
-from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.blobs import MemoryBlob
-from seqlake.files.local import remove_empty_folders
-from seqlake.files.locations import absolute, is_local, join, local_path
-from seqlake.files.stores import exists, list_without_links, open_store
+from seqlake.files.locations import absolute, join
+from seqlake.formats._recordings import FilePerSequence, StepTimes, rate_of
 from seqlake.formats.mcap import movies, protos
 from seqlake.formats.mcap.columns import TEXT
 from seqlake.formats.mcap.ours import FORMAT, NOTE
 from seqlake.formats.mcap.schemas import message_class
 from seqlake.media import format_of
 from seqlake.plugins import require
-from seqlake.receipts import by_part
-from seqlake.spec.alignment import clock_of, exact, own_rate
 from seqlake.spec.column_types import Video
 from seqlake.spec.schema import is_binary, is_text
 from seqlake.windows.sources import MediaFiles, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
     from fractions import Fraction
+    from pathlib import Path
 
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
 
-_STAGED = "_seqlake_parts"
-_SECOND = 1_000_000_000
-_LONGEST = 180  # letters of a file's name
 _RATE = Kind("steps per second", lambda value: 0 < value < 1e6)
 _COMPRESSIONS = {"zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
 _COMPRESSION = Kind("'zstd', 'lz4' or 'none'", lambda value: value in _COMPRESSIONS)
@@ -124,24 +115,15 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McapSink:
+class McapSink(FilePerSequence):
     """A `Sink`; picklable.
 
     Attributes:
-        location: The folder, absolute.
-        schema: What is written.
-        fps: Steps per second where nothing else says it.
         compression: Of chunks.
-        storage: Options of the store; never printed.
-        source_storage: Options of the store that the rows' files lie in; never printed.
     """
 
-    location: str
-    schema: Schema
-    fps: float | Fraction | None
     compression: str
-    storage: Mapping[str, str] | None = field(default=None, repr=False)
-    source_storage: Mapping[str, str] | None = field(default=None, repr=False)
+    ending: ClassVar[str] = ".mcap"
 
     def channels(self) -> dict[str, Channel]:
         """The columns that become messages."""
@@ -153,11 +135,8 @@ class McapSink:
         return (
             channel.role == "values"
             and channel.column.timestamps not in self.schema
-            and self._rate(channel.column) is None
+            and rate_of(channel.column, self.schema, self.fps) is None
         )
-
-    def _rate(self, column: Column) -> Fraction | None:
-        return own_rate(column) or clock_of(self.schema).rate or (None if self.fps is None else exact(self.fps))
 
     def rate(self, column: Column, /) -> Fraction | None:
         """Steps per second of a column; None where a column says the time of each, or the video does.
@@ -167,7 +146,7 @@ class McapSink:
         """
         if column.timestamps in self.schema or column.name in self.schema.stamp_columns or column.medium == "video":
             return None
-        known = self._rate(column)
+        known = rate_of(column, self.schema, self.fps)
         if known is None:
             raise SchemaMismatchError(
                 f"Column {column.name!r}: expected a rate, so that its messages have times; nothing says it.",
@@ -175,73 +154,9 @@ class McapSink:
             )
         return known
 
-    def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
-        """Stage the rows of one part; the same part again replaces itself.
-
-        Returns:
-            The names of its files.
-
-        Raises:
-            ValidationError: Steps and their times do not fit each other, or a time is before 1970.
-        """
-        named = MediaFiles.named(root, self.source_storage)
-        store: Any = open_store(self.location, storage=self.storage)
-        folder = f"{_STAGED}/{part:05d}"
-        store.delete([path for path, _ in list_without_links(store, folder)])
-        names = list[str]()
-        with tempfile.TemporaryDirectory(prefix="seqlake-mcap-") as scratch:
-            path = Path(scratch) / "row.mcap"
-            for batch in rows:
-                for row in range(batch.num_rows):
-                    one = batch.slice(row, 1)
-                    key = one.column(str(self.schema.id))[0].as_py()
-                    name = file_name(key)
-                    try:
-                        RowWriter(self, one, named).write(path)
-                    except ValidationError as error:
-                        raise ValidationError(f"sequence {key!r}: {error.message}", hint=error.hint) from None
-                    store.put(f"{folder}/{name}", path)
-                    names.append(name)
-        return {"part": part, "names": names}
-
-    def commit(self, receipts: Sequence[object], /) -> None:
-        """Give the files their names.
-
-        Raises:
-            SeqlakeError: Two sequences would have one file.
-        """
-        store: Any = open_store(self.location, storage=self.storage)
-        placed = [(one["part"], name) for one in by_part(receipts) for name in one["names"]]
-        names = [name for _, name in placed]
-        if len(set(names)) < len(names):
-            raise SeqlakeError("Two sequences have the same id: nothing was written.")
-        for part, name in placed:
-            staged = f"{_STAGED}/{part:05d}/{name}"
-            if exists(store, staged) or not exists(store, name):  # a commit that was interrupted goes on
-                store.move(staged, name)
-        store.sync("")
-        self.discard()
-
-    def discard(self) -> None:
-        """Remove every file that was staged."""
-        store: Any = open_store(self.location, storage=self.storage)
-        store.delete([path for path, _ in list_without_links(store, _STAGED)])
-        if is_local(self.location):
-            remove_empty_folders(local_path(self.location))
-
-
-def file_name(key: str, /) -> str:
-    """The file of a sequence: its id, with what file systems do not take quoted as in URLs.
-
-    Example:
-        >>> file_name("ep/1"), file_name("..")
-        ('ep%2F1.mcap', '%2E%2E.mcap')
-    """
-    text = quote(key, safe=" ()[]{}=+,@'")
-    text = text.replace(".", "%2E") if not text.strip(".") else text
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST - 33]}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
-    return f"{text}.mcap"
+    def save(self, row: pa.RecordBatch, key: str, named: MediaFiles, path: Path) -> None:  # noqa: ARG002 - within the row
+        """Write one row; a time before 1970 cannot be."""
+        RowWriter(self, row, named).write(path)
 
 
 def _channel(column: Column) -> Channel | None:
@@ -287,9 +202,7 @@ class RowWriter:
         self._sink, self._row, self._named = sink, row, named
         self._schema = sink.schema
         self._channels = sink.channels()
-        self._stamps = {name: self._times_in(name) for name in self._schema.stamp_columns}
-        begins = [int(times.min()) for times in self._stamps.values() if times is not None and len(times)]
-        self._begin = min(begins, default=self._start())
+        self._steps = StepTimes(self._schema, row, fps=sink.fps, least=0)
 
     def write(self, path: Path, /) -> None:
         """The file, replaced if it is there."""
@@ -328,7 +241,7 @@ class RowWriter:
             times = np.empty(len(packets), np.int64)
             times[order] = self._times(channel.column, len(packets))
         else:
-            times = pts + self._begin
+            times = pts + self._steps.begin
         logged = np.sort(times)
         for number, one in enumerate(packets):
             message = _new(channel)(data=one.data, format=one.format)
@@ -346,38 +259,10 @@ class RowWriter:
 
     def _times(self, column: Column, count: int) -> Ints:
         """[count] nanoseconds of the steps of a column."""
-        stamps = self._stamps.get(column.name if column.name in self._stamps else str(column.timestamps))
-        if stamps is not None:
-            if len(stamps) != count:
-                raise ValidationError(f"column {column.name!r} has {count} steps and {len(stamps)} times.")
-            return stamps
-        rate = self._sink.rate(column) or clock_of(self._schema).rate
-        if rate is None:
+        times = self._steps.of(column, count)
+        if times is None:
             raise ValidationError(f"column {column.name!r} has no times in this row.", hint="Give fps.")
-        steps = [self._begin + step * _SECOND * rate.denominator // rate.numerator for step in range(count)]
-        return np.array(steps, np.int64)
-
-    def _times_in(self, name: str) -> Ints | None:
-        """The stamps of a column as nanoseconds: whole numbers are, floats are seconds."""
-        cell = self._row.column(name)[0]
-        if not cell.is_valid:
-            return None
-        values = np.asarray(cell.values.to_numpy(zero_copy_only=False))
-        if values.dtype.kind == "f":
-            if not np.isfinite(values).all():
-                raise ValidationError(f"column {name!r} has times that are no numbers.")
-            values = np.round(values.astype(np.float64) * _SECOND)
-        values = values.astype(np.int64)
-        if len(values) and int(values.min()) < 0:
-            raise ValidationError(f"column {name!r} has times before 0, and MCAP's clock begins there.")
-        return values
-
-    def _start(self) -> int:
-        """When the row began, where a column `start_time` says it; else 0."""
-        if "start_time" not in self._schema or not pa.types.is_timestamp(self._schema["start_time"].logical):
-            return 0
-        value = self._row.column("start_time")[0]
-        return max(value.cast(pa.timestamp("ns", tz=value.type.tz)).value, 0) if value.is_valid else 0
+        return times
 
     def _note(self) -> dict[str, str]:
         """What the row was, for whoever reads it back, and its values as text, for people."""
@@ -449,4 +334,4 @@ def _images(channel: Channel, cell: Any) -> Iterator[Any]:
         yield new(data=data, format=format_of(data[:64]) or "")
 
 
-__all__ = ["Channel", "McapSink", "create", "file_name"]
+__all__ = ["Channel", "McapSink", "create"]

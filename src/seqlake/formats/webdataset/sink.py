@@ -20,8 +20,10 @@ from seqlake.arguments import whole
 from seqlake.errors import ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
+from seqlake.files.reading import BlobFile
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats._frames import has_frames, picture_bytes, stored_pictures
+from seqlake.formats.webdataset.places import STAGED
 from seqlake.media import format_of
 from seqlake.receipts import by_part
 from seqlake.spec.schema import is_binary, is_list, is_text
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Store
     from seqlake.spec.schema import Column, Schema
 
-_STAGED = "_seqlake_parts"
 _SHARD_BYTES = 1 << 30
 _SPLIT = "split"
 _ENDINGS = {"jpeg": "jpg", "tiff": "tif"}
@@ -194,7 +195,7 @@ class TarSink:
         self._clear(store)
 
     def _clear(self, store: Store) -> None:
-        store.delete([path for path, _ in list_without_links(store) if path.startswith(f"{_STAGED}/")])
+        store.delete([path for path, _ in list_without_links(store) if path.startswith(f"{STAGED}/")])
         if is_local(self.location):
             remove_empty_folders(local_path(self.location))
 
@@ -282,37 +283,11 @@ class _Shard:
 
     def copy(self, name: str, blob: Blob) -> None:
         """Write a file that lies in some store."""
-        self._archive.addfile(_info(name, blob.size), io.BufferedReader(_Pieces(blob), _PIECE))
+        self._archive.addfile(_info(name, blob.size), io.BufferedReader(BlobFile(blob), _PIECE))
 
     def close(self) -> None:
         """Finish the archive, once or twice."""
         self._archive.close()
-
-
-class _Pieces(io.RawIOBase):
-    """A blob as a file that is read from its start to its end.
-
-    Args:
-        blob: Its bytes.
-    """
-
-    def __init__(self, blob: Blob) -> None:
-        super().__init__()
-        self._blob = blob
-        self._at = 0
-
-    def readable(self) -> bool:
-        """True: it is there to be read."""
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer; how many bytes were left."""
-        stop = min(self._at + len(buffer), self._blob.size)
-        if stop > self._at:
-            [data] = self._blob.ranges(np.array([self._at], np.int64), np.array([stop], np.int64))
-            buffer[: len(data)] = data
-        count, self._at = stop - self._at, stop
-        return count
 
 
 def _info(name: str, size: int) -> tarfile.TarInfo:
@@ -364,4 +339,4 @@ def _plain(value: Any) -> Any:
 
 
 def _part(part: int, split: str, number: int) -> str:
-    return f"{_STAGED}/{part}/{split}-{number}.tar"
+    return f"{STAGED}/{part}/{split}-{number}.tar"

@@ -3,14 +3,17 @@
 A copy begins at a key packet that nothing before refers to, and ends where the packets so far show exactly the frames
 so far. Frames before and behind it, the edges, are encoded again: for H.264 into the same track, under parameter sets
 of their own; for other codecs the whole clip is. Every clip is read back before it counts: its frames must be as many
-as asked, at the right times, and where copies begin and end they must be the same pictures to the last bit.
+as asked, at the right times. Where nothing was encoded and times alone order the frames, its packets must be those of
+the file, bit for bit; else the pictures must be the same to the last bit where copies begin and end.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -24,7 +27,7 @@ from seqlake.media._containers import open_container
 from seqlake.media.video import h264, indexing
 from seqlake.media.video.demuxing import packet_reader, picture_streams
 from seqlake.media.video.opening import VideoDecoder, open_video
-from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN
+from seqlake.media.video.packets import KEY
 from seqlake.media.video.pixels import planes_of
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from av.video.codeccontext import VideoCodecContext
+    from av.video.stream import VideoStream
 
     from seqlake.media.video.packets import PacketIndex
     from seqlake.protocols import Blob, Ints, Source
@@ -103,33 +107,133 @@ def cut(source: Source, path: Path, /, *, start: int, stop: int) -> CutResult:
         cut(Source(blob=open_blob("cam.mp4"), column=Video(fps=30)), Path("clip.mp4"), start=45, stop=110).encoded
         ```
     """
-    decoder = open_video(replace(source, first=0, count=None))
     there = len(open_video(source))
     if not 0 <= start < stop <= there:
         raise IndexError(f"{blob_of(source).location} has frames 0 to {there - 1}, found {start} to {stop - 1}.")
-    whole = all_encoded(start + source.first, stop + source.first)
-    plan = planned(decoder.packets, whole)
-    codec, note = decoder.packets.stream.codec, ""
-    if plan.encoded and codec != "h264":
-        plan = whole
-        note = f"{codec} is cut without encoding only at key frames"
-    try:
+    return VideoCutter(source).cut(path, start=start + source.first, stop=stop + source.first)
+
+
+class VideoCutter:
+    """Cuts one stream of a file again and again; what is known of the whole file is learned once. Threads may share it.
+
+    Args:
+        source: The video, of which the whole file is meant.
+
+    Raises:
+        CorruptFileError: The container is damaged.
+        DecodeError: There is no such stream, or no decoder for it.
+
+    Example:
+        ```python
+        cutter = VideoCutter(Source(blob=open_blob("cam.mp4"), column=Video(fps=30)))
+        cutter.cut(Path("first.mp4"), start=0, stop=30)
+        ```
+    """
+
+    def __init__(self, source: Source, /) -> None:
+        self._source = source
+        self._packets = open_video(replace(source, first=0, count=None)).packets
+        self._blob = blob_of(source)
+        self._lock = Lock()
+        self._opened = ExitStack()
+        self._template: VideoStream | None = None
+
+    def __len__(self) -> int:
+        return len(self._packets.order)
+
+    def cut(self, path: Path, /, *, start: int, stop: int) -> CutResult:
+        """Write some consecutive frames of the file as a video of its own; see `cut`."""
+        if not 0 <= start < stop <= len(self):
+            raise IndexError(f"{self._blob.location} has frames 0 to {len(self) - 1}, found {start} to {stop - 1}.")
+        decoder = VideoDecoder(self._packets, self._blob, column=self._source.column)
+        whole = all_encoded(start, stop)
+        plan = planned(self._packets, whole)
+        codec, note = self._packets.stream.codec, ""
+        if plan.encoded and codec != "h264":
+            plan = whole
+            note = f"{codec} is cut without encoding only at key frames"
         try:
-            _write(decoder, blob_of(source), path, plan)
-            _check(decoder, path, plan)
-        except DecodeError as error:
-            if plan == whole or isinstance(error, CorruptFrameError):
-                raise
-            plan, note = whole, "its packets cannot be copied"
-            _write(decoder, blob_of(source), path, plan)
-            _check(decoder, path, plan)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        decoder.close()
-    suffix = _SUFFIXES[container_of(codec)]
-    return CutResult(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note)
+            try:
+                self._write(decoder, path, plan)
+                _check(decoder, path, plan)
+            except DecodeError as error:
+                if plan == whole or isinstance(error, CorruptFrameError):
+                    raise
+                plan, note = whole, "its packets cannot be copied"
+                self._write(decoder, path, plan)
+                _check(decoder, path, plan)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            decoder.close()
+        suffix = _SUFFIXES[container_of(codec)]
+        return CutResult(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note)
+
+    def _write(self, decoder: VideoDecoder, path: Path, plan: CutPlan) -> None:
+        """Write the file; its packets come one after another, encoded and copied ones.
+
+        Raises:
+            DecodeError: FFmpeg refuses to encode or to hold them.
+        """
+        import av
+
+        packets, stream, blob = self._packets, self._packets.stream, self._blob
+        both = plan.encoded > 0 and plan.begin < plan.end
+        numbers = h264.free_numbers(stream.extradata) if both else [0, 0]
+        head = _encoder(decoder, plan.start, numbers[0]) if plan.start < plan.first else None
+        tail = _encoder(decoder, plan.last, numbers[1]) if plan.last < plan.stop else None
+        encoded = [bytes(one.extradata or b"") for one in (head, tail) if one is not None]
+        held = h264.delimited(stream.extradata) if both else b""
+        extradata = held + b"".join(encoded) if encoded else stream.extradata
+        width = h264.length_bytes(stream.extradata) if both else None
+
+        def contents() -> Iterator[tuple[bytes, bool]]:
+            if head is not None:
+                yield from _encoded(decoder, head, plan.start, plan.first)
+            for data, key in copied_packets(packets, blob, plan):
+                yield h264.with_start_codes(data, width), key
+            if tail is not None:
+                yield from _encoded(decoder, tail, plan.last, plan.stop)
+
+        try:
+            self._mux(path, plan, contents(), extradata=extradata)
+        except (OSError, SeqlakeError):
+            raise
+        except (av.FFmpegError, ValueError) as error:
+            raise DecodeError(f"{blob.location} cannot be cut: {error}.", path=blob.location) from error
+
+    def _mux(self, path: Path, plan: CutPlan, contents: Iterator[tuple[bytes, bool]], *, extradata: bytes) -> None:
+        import av
+
+        packets = self._packets
+        times, lasting = _times(packets, plan)
+        frame = packets.frames
+        order = np.concatenate(
+            [np.arange(plan.start, plan.first), frame[plan.begin : plan.end], np.arange(plan.last, plan.stop)]
+        )
+        pts = times[order - plan.start]
+        late = int((times - pts).max())  # a packet must be there before its frame is shown
+        index, kind = packets.stream, container_of(packets.stream.codec)
+        options = {} if kind == "matroska" else {"movflags": "+faststart"}
+        with av.open(str(path), "w", format=kind, options=options) as out:
+            with self._lock:
+                stream: Any = out.add_stream_from_template(self._stream(), opaque=True)
+            stream.codec_context.extradata = extradata or None
+            for number, (data, key) in enumerate(contents):
+                packet: Any = av.Packet(len(data))
+                memoryview(packet)[:] = data
+                packet.pts, packet.dts = int(pts[number]), int(times[number]) - late
+                packet.duration, packet.time_base = int(lasting[order[number] - plan.start]), index.time_base
+                packet.is_keyframe, packet.stream = key, stream
+                out.mux(packet)
+
+    def _stream(self) -> VideoStream:
+        """The stream as FFmpeg sees it, in a container that stays open."""
+        if self._template is None:
+            container = self._opened.enter_context(open_container(BlobBytes(self._blob), self._blob.location))
+            self._template = picture_streams(container)[self._packets.stream.number]
+        return self._template
 
 
 def container_of(codec: str, /) -> str:
@@ -149,108 +253,29 @@ def planned(packets: PacketIndex, whole: CutPlan, /) -> CutPlan:
         packets: Of the video.
         whole: What `all_encoded` gave for them.
     """
-    frame = frames_of(packets)
-    # Before packet p so many frames are shown, and they are the first ones: nothing on one side needs the other.
-    before = np.concatenate([[0], np.cumsum(frame >= 0)])
-    newest = np.concatenate([[-1], np.maximum.accumulate(frame)])
-    closed = newest == before - 1
-    begins = closed[:-1] & (frame == before[:-1]) & ((packets.flags & (KEY | OPEN)) == KEY)
-    starts = np.flatnonzero(begins & (frame >= whole.start) & (frame < whole.stop))
-    if not len(starts) or packets.stream.changes:
+    parts = packets.boundaries
+    at = int(np.searchsorted(parts.first, whole.start))
+    if at == len(parts.first) or parts.first[at] >= whole.stop or packets.stream.changes:
         return whole
-    begin = int(starts[0])
-    awkward = np.flatnonzero(packets.flags[begin:] & (HIDDEN | DAMAGED))
-    limit = begin + int(awkward[0]) if len(awkward) else len(frame)
-    ends = np.flatnonzero(closed & (before <= whole.stop))
-    end = int(ends[(ends > begin) & (ends <= limit)].max(initial=begin))
-    if end == begin:
+    begin = int(parts.begins[at])
+    awkward = int(np.searchsorted(parts.broken, begin))
+    limit = int(parts.broken[awkward]) if awkward < len(parts.broken) else len(packets.pts)
+    within = np.searchsorted(parts.last, whole.stop, side="right")
+    last = int(min(within, np.searchsorted(parts.ends, limit, side="right"))) - 1
+    end = int(parts.ends[last])
+    if end <= begin:
         return whole
-    return replace(whole, first=int(frame[begin]), last=int(before[end]), begin=begin, end=end)
-
-
-def _write(decoder: VideoDecoder, blob: Blob, path: Path, plan: CutPlan) -> None:
-    """Write the file; its packets come one after another, encoded and copied ones.
-
-    Raises:
-        DecodeError: FFmpeg refuses to encode or to hold them.
-    """
-    import av
-
-    packets, stream = decoder.packets, decoder.packets.stream
-    both = plan.encoded > 0 and plan.begin < plan.end
-    numbers = h264.free_numbers(stream.extradata) if both else [0, 0]
-    head = _encoder(decoder, plan.start, numbers[0]) if plan.start < plan.first else None
-    tail = _encoder(decoder, plan.last, numbers[1]) if plan.last < plan.stop else None
-    encoded = [bytes(one.extradata or b"") for one in (head, tail) if one is not None]
-    held = h264.delimited(stream.extradata) if both else b""
-    extradata = held + b"".join(encoded) if encoded else stream.extradata
-    width = h264.length_bytes(stream.extradata) if both else None
-
-    def contents() -> Iterator[tuple[bytes, bool]]:
-        if head is not None:
-            yield from _encoded(decoder, head, plan.start, plan.first)
-        for data, key in copied_packets(packets, blob, plan):
-            yield h264.with_start_codes(data, width), key
-        if tail is not None:
-            yield from _encoded(decoder, tail, plan.last, plan.stop)
-
-    try:
-        _mux(packets, blob, path, plan, contents(), extradata=extradata)
-    except (OSError, SeqlakeError):
-        raise
-    except (av.FFmpegError, ValueError) as error:
-        raise DecodeError(f"{blob.location} cannot be cut: {error}.", path=blob.location) from error
-
-
-def _mux(
-    packets: PacketIndex,
-    blob: Blob,
-    path: Path,
-    plan: CutPlan,
-    contents: Iterator[tuple[bytes, bool]],
-    *,
-    extradata: bytes,
-) -> None:
-    import av
-
-    times, lasting = _times(packets, plan)
-    frame = frames_of(packets)
-    order = np.concatenate(
-        [np.arange(plan.start, plan.first), frame[plan.begin : plan.end], np.arange(plan.last, plan.stop)]
-    )
-    pts = times[order - plan.start]
-    late = int((times - pts).max())  # a packet must be there before its frame is shown
-    index, kind = packets.stream, container_of(packets.stream.codec)
-    options = {} if kind == "matroska" else {"movflags": "+faststart"}
-    with (
-        open_container(BlobBytes(blob), blob.location) as container,
-        av.open(str(path), "w", format=kind, options=options) as out,
-    ):
-        stream: Any = out.add_stream_from_template(picture_streams(container)[index.number], opaque=True)
-        stream.codec_context.extradata = extradata or None
-        for number, (data, key) in enumerate(contents):
-            packet: Any = av.Packet(len(data))
-            memoryview(packet)[:] = data
-            packet.pts, packet.dts = int(pts[number]), int(times[number]) - late
-            packet.duration, packet.time_base = int(lasting[order[number] - plan.start]), index.time_base
-            packet.is_keyframe, packet.stream = key, stream
-            out.mux(packet)
-
-
-def frames_of(packets: PacketIndex, /) -> Ints:
-    """[packets] which frame each shows; -1 where none."""
-    frame = np.full(len(packets.pts), -1, np.int64)
-    frame[packets.order] = np.arange(len(packets.order))
-    return frame
+    return replace(whole, first=int(parts.first[at]), last=int(parts.last[last]), begin=begin, end=end)
 
 
 def _times(packets: PacketIndex, plan: CutPlan) -> tuple[Ints, Ints]:
     """[frames] ticks after the first at which each is shown, and how long."""
-    pts = packets.pts[packets.order]
-    steps = np.diff(pts)
-    usual = int(1 / (packets.stream.rate * packets.stream.time_base)) if packets.stream.rate else 1
-    lasting = np.append(steps, steps[-1] if len(steps) else max(1, usual))
-    return pts[plan.start : plan.stop] - pts[plan.start], lasting[plan.start : plan.stop]
+    ticks, stream = packets.ticks, packets.stream
+    lasting = np.diff(ticks[plan.start : plan.stop + 1])
+    if plan.stop == len(ticks):
+        usual = int(1 / (stream.rate * stream.time_base)) if stream.rate else 1
+        lasting = np.append(lasting, ticks[-1] - ticks[-2] if len(ticks) > 1 else max(1, usual))
+    return ticks[plan.start : plan.stop] - ticks[plan.start], lasting
 
 
 def copied_packets(packets: PacketIndex, blob: Blob, plan: CutPlan, /) -> Iterator[tuple[bytes, bool]]:
@@ -343,18 +368,29 @@ def _check(decoder: VideoDecoder, path: Path, plan: CutPlan) -> None:
     clip = VideoDecoder(indexing.index(LocalBlob(path))[0], LocalBlob(path))
     times, _ = _times(decoder.packets, plan)
     base, clip_base = decoder.time_base, clip.time_base
-    expected = [Fraction(int(time)) * base for time in times]
-    actual = [Fraction(int(time)) * clip_base for time in clip.pts]
+    expected = [int(time) * base.numerator * clip_base.denominator for time in times]
+    actual = [int(time) * clip_base.numerator * base.denominator for time in clip.pts]
     if clip.packets.stream.turn != decoder.packets.stream.turn:
         raise DecodeError("The clip is turned another way than the video.")
     # Matroska, which holds what no other container does, counts in milliseconds.
-    near = Fraction(1, 1000) if container_of(decoder.packets.stream.codec) == "matroska" else Fraction(0)
+    matroska = container_of(decoder.packets.stream.codec) == "matroska"
+    near = base.denominator * clip_base.denominator / 1000 if matroska else 0
     if len(actual) != len(expected) or any(abs(a - b) > near for a, b in zip(actual, expected, strict=True)):
         raise DecodeError(
             f"The clip has {len(actual)} frames where {len(expected)} were cut, or they have other times."
         )
+    if not plan.encoded and _same_packets(decoder.packets, clip.packets, plan):
+        return  # the same packets, in the same order, under the same parameters: the same pictures
     for number in {plan.first, plan.last - 1} if plan.first < plan.last else ():
         before = next(frame for _, frame in decoder.planes(np.array([number])))
         after = next(frame for _, frame in clip.planes(np.array([number - plan.start])))
         if not all(map(np.array_equal, planes_of(before), planes_of(after))):
             raise DecodeError(f"The copied frame {number} shows something else in the clip.")
+
+
+def _same_packets(packets: PacketIndex, clip: PacketIndex, plan: CutPlan) -> bool:
+    """Whether a clip has all packets of a plan as they were, for the same frames, and may be begun where they may."""
+    crc, keys = packets.crc[plan.begin : plan.end], packets.flags[plan.begin : plan.end] & KEY
+    same = np.array_equal(clip.crc, crc) and clip.stream.parameters == packets.stream.parameters
+    same &= np.array_equal(clip.frames, packets.frames[plan.begin : plan.end] - plan.start)
+    return bool(same) and not (keys & ~clip.flags).any() and packets.stream.proof == "times"

@@ -146,6 +146,8 @@ def _turned(packets: _Packets, packet: av.Packet[Any]) -> None:
         return
     packets.turn, packets.begins = (1, 0, 0, 1), False
     codec = packets.stream.codec_context
+    if not codec.is_open:
+        codec.thread_count = 1  # to start others costs more than one picture
     data = bytes(packet)
     if packet.is_discard:  # an edit list leaves it out, and the decoder would
         packet = av.Packet(data)

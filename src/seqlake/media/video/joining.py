@@ -17,7 +17,7 @@ from seqlake.files.blobs import LocalBlob
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._containers import open_container
 from seqlake.media.video import indexing
-from seqlake.media.video.cutting import CutPlan, all_encoded, container_of, copied_packets, frames_of, planned
+from seqlake.media.video.cutting import CutPlan, all_encoded, container_of, copied_packets, planned
 from seqlake.media.video.demuxing import picture_streams
 from seqlake.media.video.opening import open_video
 from seqlake.media.video.packets import KEY
@@ -60,8 +60,7 @@ class Clip:
     @property
     def parameters(self) -> tuple[Any, ...]:
         """What must be the same in all clips of one file."""
-        stream = self.packets.stream
-        return (stream.codec, stream.extradata, stream.width, stream.height, stream.pix_fmt, stream.tags, stream.fourcc)
+        return self.packets.stream.parameters
 
     def is_file(self, rate: Fraction, /) -> bool:
         """Whether it is all of an MP4, without sound, whose frames are shown at k / rate already."""
@@ -148,7 +147,7 @@ def _orders(clips: Sequence[Clip]) -> list[Ints]:
     """[clips] of each packet, which frame of the file it shows."""
     orders, at = [], 0
     for clip in clips:
-        frame = frames_of(clip.packets)[clip.plan.begin : clip.plan.end]
+        frame = clip.packets.frames[clip.plan.begin : clip.plan.end]
         orders.append(frame - clip.plan.start + at)
         at += clip.frames
     return orders
@@ -193,7 +192,7 @@ def _check(clips: Sequence[Clip], path: Path, rate: Fraction) -> None:
     flags = np.concatenate([clip.packets.flags[clip.plan.begin : clip.plan.end] for clip in clips])
     if joined is None or not np.array_equal(joined.crc, crc):
         raise DecodeError(f"{clips[0].blob.location}: other packets came out of FFmpeg than were put in.")
-    if not np.array_equal(frames_of(joined), np.concatenate(_orders(clips))):
+    if not np.array_equal(joined.frames, np.concatenate(_orders(clips))):
         raise DecodeError(f"{clips[0].blob.location}: its frames would be shown in another order.")
     if ((flags & KEY) & ~(joined.flags & KEY)).any() or joined.stream.extradata != clips[0].packets.stream.extradata:
         raise DecodeError(f"{clips[0].blob.location}: its parameters, or its key frames, would be others.")

@@ -10,7 +10,7 @@ import base64
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -88,6 +88,32 @@ class StreamInfo:
     palettes: tuple[tuple[int, bytes], ...] = ()
     proof: str = ""
 
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        """What makes of equal packets equal pictures, where it is equal too."""
+        return (
+            self.codec, self.extradata, self.width, self.height, self.pix_fmt, self.tags, self.fourcc,
+            self.depth, self.changes, self.palettes,
+        )  # fmt: skip
+
+
+class Boundaries(NamedTuple):
+    """Where packets can be parted, all ascending.
+
+    Attributes:
+        begins: Packets at which a copy may begin.
+        first: [begins] the frame that each shows.
+        ends: Packets before which a copy may end.
+        last: [ends] how many frames are shown before each.
+        broken: Packets that no copy can have: hidden, or damaged.
+    """
+
+    begins: Ints
+    first: Ints
+    ends: Ints
+    last: Ints
+    broken: Ints
+
 
 _FIELDS = frozenset(one.name for one in fields(StreamInfo))  # of a later release there may be more
 
@@ -122,6 +148,36 @@ class PacketIndex:
     def starts(self) -> Ints:
         """Packets at which decoding may begin, ascending."""
         return np.flatnonzero(self.flags & KEY)
+
+    @cached_property
+    def frames(self) -> Ints:
+        """[packets] which frame each shows; -1 where none."""
+        frames = np.full(len(self.pts), -1, np.int64)
+        frames[self.order] = np.arange(len(self.order))
+        return frames
+
+    @cached_property
+    def ticks(self) -> Ints:
+        """[frames] when each is shown, in ticks, in the order they are shown."""
+        return self.pts[self.order]
+
+    @cached_property
+    def boundaries(self) -> Boundaries:
+        """Where packets on one side need nothing from the other."""
+        # Before packet p so many frames are shown, and they are the first ones.
+        before = np.concatenate([[0], np.cumsum(self.frames >= 0)])
+        newest = np.concatenate([[-1], np.maximum.accumulate(self.frames)])
+        closed = newest == before - 1
+        keys = (self.flags & (KEY | OPEN)) == KEY
+        begins = np.flatnonzero(closed[:-1] & (self.frames == before[:-1]) & keys)
+        ends = np.flatnonzero(closed)
+        return Boundaries(
+            begins=begins,
+            first=before[begins],
+            ends=ends,
+            last=before[ends],
+            broken=np.flatnonzero(self.flags & (HIDDEN | DAMAGED)),
+        )
 
     @property
     def believed(self) -> bool:

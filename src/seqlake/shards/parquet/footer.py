@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError
 from seqlake.files.limits import DECODED
+from seqlake.shards.kept import Kept
 from seqlake.shards.parquet import index, layout
 from seqlake.shards.parquet.pages import read_struct
 
@@ -103,12 +103,12 @@ class Footer:
         """Rows of the file."""
         return int(self.metadata.num_rows)
 
-    @cached_property
+    @Kept
     def group_rows(self) -> list[int]:
         """[row groups] rows of each."""
         return [self.metadata.row_group(i).num_rows for i in range(self.metadata.num_row_groups)]
 
-    @cached_property
+    @Kept
     def chunks(self) -> list[list[ColumnChunk]]:
         """[row groups][Parquet columns], each chunk inside the file.
 
@@ -169,7 +169,7 @@ class Footer:
         other.blob = blob
         return other
 
-    @cached_property
+    @Kept
     def _decoded(self) -> index.OffsetIndex | None:
         if self._index is None:
             return None

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
 from seqlake.files.checksums import crc32
 from seqlake.shards.cells import from_flat, takeable
+from seqlake.shards.kept import Kept
 from seqlake.shards.parquet import index as offsets
 from seqlake.shards.parquet.building import page_steps
 from seqlake.shards.parquet.expansion import BATCH, Expansion, expansion_of, fitting_rows
@@ -28,7 +29,7 @@ from seqlake.shards.parquet.held import HeldFiles
 from seqlake.shards.parquet.pages import read_header
 from seqlake.shards.proofs import PieceProof, proven
 from seqlake.shards.reading import count_only, rows_asked
-from seqlake.spec.schema import has_list_views
+from seqlake.spec.schema import has_list_views, has_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,7 +131,7 @@ class ParquetReader:
         self._fits: dict[tuple[int, tuple[int, ...]], int] = {}
         self._decoded: dict[tuple[int, tuple[str, ...]], list[pa.RecordBatch]] = {}
 
-    @cached_property
+    @Kept
     def footer(self) -> Footer:
         """The end of the file, read once.
 
@@ -149,7 +150,7 @@ class ParquetReader:
         """Rows of the file."""
         return self.footer.rows
 
-    @cached_property
+    @Kept
     def index(self) -> offsets.OffsetIndex | None:
         """The file's own offset index, else the one given at `open`; None where there is neither.
 
@@ -289,10 +290,13 @@ class ParquetReader:
         leaves = [leaf for name in names for leaf in self.footer.leaves[name]]
         file, most = self._opened(group, leaves)
         size = min(size, most)
+        texts = [name for name in names if has_text(self.schema.field(name).type)]
         seen = 0
         try:
             for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=names, use_threads=False):
                 seen += batch.num_rows
+                for name in texts:
+                    batch.column(name).validate(full=True)  # bytes that are no UTF-8 raise a library's error far away
                 yield batch.select(names)
         except SeqlakeError:
             raise
@@ -321,7 +325,7 @@ class ParquetReader:
             self._fits[key] = fitting_rows(self.footer, expansions, _MOST_ROWS)
         return file, self._fits[key]
 
-    @cached_property
+    @Kept
     def _file(self) -> pq.ParquetFile:
         return self._parquet_file(pa.BufferReader(pa.py_buffer(self.blob.view())))
 

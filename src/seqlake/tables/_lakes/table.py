@@ -344,7 +344,7 @@ def _listed(context: LakeContext) -> dict[str, int]:
 
 
 def _ours(path: str) -> bool:
-    return paths.owner(path) is not None or path.startswith((paths.FILES, names.MEDIA, names.INDEX))
+    return paths.owner(path) is not None or path.startswith((paths.FILES, names.MEDIA, names.INDEX, names.COPIES))
 
 
 def _transactions(context: LakeContext, limit: datetime) -> tuple[set[str], set[str]]:
@@ -376,7 +376,7 @@ def _named(context: LakeContext, file: TableFile) -> set[str]:
 def _unneeded(
     context: LakeContext, retained: Sequence[TableFile], alive: set[str], listed: Iterable[str]
 ) -> Iterator[str]:
-    """Our data files, copied-in files, packet indexes and index files that nothing needs."""
+    """Our data files, copied-in files and their training copies, packet indexes and index files that nothing needs."""
     kept = {file.name for file in retained}
     adders = {owner for path in kept if (owner := paths.owner(path)) is not None}
     known = context.sidecar.find(retained)
@@ -384,11 +384,13 @@ def _unneeded(
     for file in retained:
         if file.name not in known:  # another client wrote it: its rows may name our files all the same
             needed |= _named(context, file)
-    owners = {names.copied_owner(path) for path in needed}
+    owners, keys = {names.copied_owner(path) for path in needed}, {names.copy_key(path) for path in needed}
     merged = {sidecar.split(read(context.store, path))[0] for path in listed if path.startswith(paths.MERGED)}
     for path in listed:
         if path.startswith(f"{paths.FILES}/"):
             gone = names.is_dead_copy(path, needed=needed, alive=alive)
+        elif path.startswith(f"{names.COPIES}/"):
+            gone = names.is_dead_training_copy(path, keys=keys, alive=alive)
         elif path.startswith(f"{names.MEDIA}/"):
             gone = names.is_dead_media(path, owners=owners, alive=alive)
         elif path.startswith(f"{names.INDEX}/"):

@@ -27,6 +27,7 @@ from seqlake.versions import indexes, markers, names, staging
 from seqlake.versions.format import refuse_strange_renames, refuse_unknown_operation, writer_name
 from seqlake.versions.names import of_key
 from seqlake.versions.references import carried_files
+from seqlake.versions.small_files import in_parallel
 from seqlake.versions.state import SideEntry
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def propose(context: LogContext, change: Change, /, *, transaction: str, parent:
     """
     refuse_unknown_operation(change.operation)
     store = context.store
-    written = [staging.stage(store, transaction, one) for one in change.add]
+    written = in_parallel(store, lambda one: staging.stage(store, transaction, one), change.add)
     sides = [_staged_side(store, transaction, side) for side in change.side]
     remove = list(dict.fromkeys(of_key(key) for key in change.remove))
     schema, mixtrain, renamed = _new_schema(change, parent)

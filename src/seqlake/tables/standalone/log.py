@@ -105,11 +105,16 @@ class Log:
             VersionNotFoundError: All are later, or it expired.
         """
         newest = self.newest()
-        for number in range(newest.version, newest.oldest - 1, -1):
-            if number == newest.version and newest.time <= time:
-                return newest
-            if self.record(number).time <= time:
-                return self.at(number)
+        if newest.time <= time:
+            return newest
+        # Clocks of writers may differ, so every version from the newest down is asked; more at a time each time.
+        last, many = newest.version, 1
+        while last >= newest.oldest:
+            first = max(newest.oldest, last - many + 1)
+            for record in reversed(self.records(first, last)):
+                if record.time <= time:
+                    return self.at(record.version)
+            last, many = first - 1, min(4 * many, _REMEMBERED)
         raise self.not_found(time.isoformat(), newest)
 
     def record(self, version: int, /) -> VersionRecord:
@@ -134,10 +139,15 @@ class Log:
                 del self._records[number]
             return records
 
+    def each(self, first: int, last: int, /) -> Iterator[VersionRecord]:
+        """The records of these versions, as `records` has them; however many, some of them are in memory at a time."""
+        for at in range(first, last + 1, _REMEMBERED):
+            yield from self.records(at, min(at + _REMEMBERED - 1, last))
+
     def transaction_in(self, transaction: str, /, *, after: int) -> VersionRecord | None:
         """The record that this transaction made, if it made one after that version."""
         newest = self.newest()
-        for record in self.records(max(after + 1, 0), newest.version):
+        for record in self.each(max(after + 1, 0), newest.version):
             if record.transaction == transaction:
                 return record
         return None

@@ -12,7 +12,7 @@ from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.log import Log, touched
 from seqlake.tables.standalone.state import columns_of, files_of, fingerprint
 from seqlake.versions import indexes, markers, names, staging
-from seqlake.versions.small_files import own_names, read, remove
+from seqlake.versions.small_files import in_parallel, on_disk, own_names, read, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -151,18 +151,23 @@ def move(store: Store, source: str, target: str, /) -> bool:
 
 
 def _move_in(store: Store, state: State, moving: Sequence[str]) -> None:
-    for name in moving:
-        if name in state.shards:
-            move(store, names.staged(name), names.data(name))
+    there = [name for name in moving if name in state.shards]
+    in_parallel(store, lambda name: move(store, names.staged(name), names.data(name)), there)
     if moving:
         store.sync(names.DATA)  # before anything goes out: a glob reader may see rows twice, but misses none
 
 
 def _move_out(store: Store, state: State, moving: Sequence[str]) -> None:
     out = [name for name in moving if name not in state.shards]
-    for name in out:
-        move(store, names.staged(name), names.retired(name))
+    # One look at what is staged instead of one at each name: what left it does not come back.
+    staged = None if on_disk(store) or not out else set(own_names(store, names.STAGED))
+
+    def retire(name: str) -> None:
+        if staged is None or names.staged(name).rpartition("/")[2] in staged:
+            move(store, names.staged(name), names.retired(name))
         move(store, names.data(name), names.retired(name))
+
+    in_parallel(store, retire, out)
     if out:
         store.sync(names.DATA)
 

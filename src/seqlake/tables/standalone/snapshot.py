@@ -12,6 +12,7 @@ from seqlake.files.locations import is_local, local_path
 from seqlake.shards.parquet.expansion import NARROW, checked_format, scannable
 from seqlake.tables.standalone import checking
 from seqlake.tables.standalone.context import placed_blob
+from seqlake.tables.standalone.state import LoggedFile
 from seqlake.versions import folders, shard_formats
 from seqlake.versions.snapshot import TableSnapshot
 
@@ -28,9 +29,19 @@ if TYPE_CHECKING:
 
 
 class StandaloneSnapshot(TableSnapshot):
-    """One version of a standalone table, or a plain folder as it is: `Pushdown` and `Checked` besides."""
+    """One version of a standalone table, or a plain folder as it is: `Pushdown`, `HasBounds` and `Checked` besides."""
 
     context: LogContext
+
+    @property
+    def bounds_hold_nan(self) -> bool:
+        """True: our writers note no bounds of a column with a NaN."""
+        return True
+
+    def bounds(self, column: str, /) -> list[tuple[object, object] | None]:
+        """[shards] the least and the most that a column has in each, as the log says; None where it does not."""
+        kind = self.schema[column].logical
+        return [file.bounds(column, kind) if isinstance(file, LoggedFile) else None for file in self.state.files]
 
     def arrow_dataset(self) -> Dataset | None:
         """The shards as a pyarrow dataset, for an engine to scan and prune itself.
@@ -91,7 +102,7 @@ _HELD: deque[object] = deque(maxlen=8)
 
 
 class PlainSnapshot(StandaloneSnapshot):
-    """A plain folder as it is: `HasBounds` besides, since its folders may say which rows their files have."""
+    """A plain folder as it is; its folders may say which rows their files have."""
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """As of a table; and files that contradict their folders."""

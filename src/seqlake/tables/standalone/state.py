@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from seqlake.errors import DamagedTableError
 from seqlake.protocols import Version
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import ID, Schema
+from seqlake.spec.schema import ID, Schema, is_number, is_text
 from seqlake.spec.unfolded import KEY, Unfolded, meant, published
 from seqlake.tables.standalone.records import ShardEntry, VersionRecord, encode_mapping
 from seqlake.versions import names
@@ -287,9 +287,31 @@ class LoggedFile(TableFile):
 
     Attributes:
         mapping: Physical to logical column name where they differ, None for dropped ones.
+        logged: Its statistics as the log has them, JSON text.
     """
 
     mapping: Mapping[str, str | None] = field(default_factory=dict)
+    logged: str = field(default="", repr=False)
+
+    def bounds(self, column: str, kind: pa.DataType, /) -> tuple[object, object] | None:
+        """The least and the most that a column has in the shard; None where the log does not say, or in other words.
+
+        Args:
+            column: As the version calls it.
+            kind: Its type: numbers, texts and dates stand in the log as they compare, times do not.
+        """
+        plain = is_text(kind) or is_number(kind) or pa.types.is_boolean(kind)
+        if not (self.logged and (plain or pa.types.is_date32(kind))):
+            return None
+        if any(column in side.columns for side in self.beside):
+            return None  # its cells lie elsewhere
+        try:
+            low, high, _ = json.loads(self.logged)[self.stored_names(column)[0]]
+            if low is None or high is None:
+                return None
+            return (low, high) if plain else (date.fromisoformat(low), date.fromisoformat(high))
+        except (IndexError, KeyError, TypeError, ValueError):
+            return None  # nobody said, or a foreign writer said something else
 
     @property
     def identity(self) -> str:
@@ -318,6 +340,7 @@ def logged_file(entry: ShardEntry, /, *, beside: tuple[SideEntry, ...] = (), mer
         beside=beside,
         indexed_in=(f"{names.INDEX}/{merged}", *indexed_in) if merged else indexed_in,
         mapping=mapping,
+        logged=entry.statistics,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from seqlake.errors import SeqlakeError, VersionNotFoundError
@@ -18,7 +19,7 @@ from seqlake.versions.format import writer_name
 from seqlake.versions.indexes import ShardIndex
 from seqlake.versions.markers import end
 from seqlake.versions.references import own_texts
-from seqlake.versions.small_files import Removed, own_sizes, remove
+from seqlake.versions.small_files import Removed, in_parallel, own_sizes, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -145,7 +146,7 @@ class _Retained:
         first = log.at(newest.oldest if oldest is None else oldest)
         shards = dict(first.shards)
         sides = {side.name for beside in first.sides.values() for side in beside}
-        for record in log.records(first.version + 1, newest.version):
+        for record in log.each(first.version + 1, newest.version):
             shards.update((entry.name, entry) for entry in record.add)
             sides.update(side.name for side in record.side)
         for number in newest.kept(first.version):
@@ -177,13 +178,11 @@ def _put_in_place(log: Log, listing: _Listing, retained: _Retained) -> None:
     while True:
         newest = log.newest()
         staged = {names.of_bare(name) for name in listing[names.STAGED]} & newest.shards.keys()
-        for name in sorted(staged):
-            move(store, names.staged(name), names.data(name))
+        in_parallel(store, lambda name: move(store, names.staged(name), names.data(name)), sorted(staged))
         if staged:
             store.sync(names.DATA)
         late = [name for name in listing[names.DATA] if name in retained.shards and name not in newest.shards]
-        for name in late:
-            move(store, names.data(name), names.retired(name))
+        in_parallel(store, lambda name: move(store, names.data(name), names.retired(name)), late)
         if late:
             store.sync(names.DATA)
         moved = staged | set(late)
@@ -198,7 +197,7 @@ def _superfluous(log: Log, listing: _Listing, alive: set[str], retained: _Retain
     def dead(transaction: str | None) -> bool:
         return transaction is not None and transaction not in alive
 
-    ever = _ever(log)
+    ever = _Ever(log)
     for name in listing[names.DATA]:
         if name not in retained.shards and (dead(names.owner(name)) or (moving and name in ever)):
             yield names.data(name)
@@ -280,7 +279,16 @@ def _derived(log: Log, listing: _Listing, alive: set[str], retained: _Retained) 
     yield from (path for path in indexes if names.is_dead_index(path, adders=adders, alive=alive))
 
 
-def _ever(log: Log) -> set[str]:
-    """The names of all shards that the log ever had."""
-    newest = log.newest()
-    return {entry.name for record in log.records(0, newest.version) for entry in record.add}
+class _Ever:
+    """The names of all shards that the log ever had; it is read where a name of somebody else's is asked about."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    @cached_property
+    def _names(self) -> set[str]:
+        log = self._log
+        return {entry.name for record in log.each(0, log.newest().version) for entry in record.add}

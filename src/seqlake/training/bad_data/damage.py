@@ -33,9 +33,12 @@ def is_damage(error: BaseException, /) -> bool:
     Broken connections, time-outs, refused access and want of memory are not, wherever in the chain of causes they
     stand: they say nothing about the data.
     """
-    if not isinstance(error, _DAMAGE):
-        return False
-    return not any(
+    return isinstance(error, _DAMAGE) and not is_passing(error)
+
+
+def is_passing(error: BaseException, /) -> bool:
+    """Whether an error is the machine's or the line's and may be gone tomorrow: it says nothing about the data."""
+    return any(
         isinstance(cause, _PASSING) or (isinstance(cause, OSError) and cause.errno in _PASSING_NUMBERS)
         for cause in causes(error, contexts=True)
     )

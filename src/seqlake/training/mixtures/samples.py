@@ -75,7 +75,7 @@ class MixturePart:
         """
         axis, rows = survey.axis, np.arange(survey.rows)
         if only is not None:
-            windows = np.diff(axis.row_ends, prepend=0)[only]
+            windows = axis.row_windows[only]
             axis = Axis.of(windows, shard_rows=np.diff(np.searchsorted(only, survey.first_rows)))
             rows = only
         words = hashlib.blake2b(f"seqlake mix seed {seed} source {name}".encode(), digest_size=16).digest()
@@ -255,7 +255,7 @@ class Groups:
             ValueError: Weights that do not name all groups, or name others.
         """
         values = _values(source, self.column)
-        windows = np.diff(survey.axis.row_ends, prepend=0)
+        windows = survey.axis.row_windows
         rows: dict[object, list[int]] = {}
         for row in np.flatnonzero(windows).tolist():
             rows.setdefault(values[row], []).append(row)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import seqlake as sl
-
-pytest.importorskip("pyspark")
-if shutil.which("java") is None:
-    pytest.skip("no JVM is here", allow_module_level=True)
 
 # Spark's own client leaves its sockets to the garbage collector.
 pytestmark = [
@@ -25,15 +19,6 @@ HOMES = {
     "iceberg": "iceberg:{}/warehouse/robots.arm",
     "ducklake": "ducklake:sqlite:{}/lake.sqlite?table=arm",
 }
-
-
-@pytest.fixture(scope="module")
-def spark():
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
 
 
 @pytest.mark.parametrize("layout", ["training", "archive"])

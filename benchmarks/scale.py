@@ -1,0 +1,410 @@
+"""Two processes beside one thread, Ray beside processes, and models over sequences beside the engines' own ways.
+
+Prints a table and writes `benchmarks/results/scale.json` and `scale.md`.
+
+    python benchmarks/scale.py            some twelve minutes, 4 GB of disk and of memory
+    python benchmarks/scale.py --small    two minutes
+
+How it is measured. Every verb runs in a process of its own, which has imported what it needs and read the files once.
+*One thread* is one process held to one core, with one thread in every library; *two processes* and *Ray* are two
+workers, each of one thread. The start of worker processes counts, that of Ray (`ray.init` and one empty task for each
+worker) does not: a cluster is there already. Each runs some rounds in turn; the best counts, since other work on the
+machine only ever makes things slower. Ratios are of best times.
+
+Signals are float32 [T, 48] of 20 000 steps; films are H.264 of 320x240. Rows with signals are read from the same
+Parquet files by both; the model is a small convolution of torch on eight frames of each film, by PyAV where the engine
+has no decoder. NumPy's matrix product is of the same vectors in memory that was touched before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pages import Checks, conditions, save, verdicts
+
+import seqlake as sl
+from seqlake.executors.processes import Processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+HERE = Path(__file__).parent
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ARROW_NUM_THREADS")
+STEPS, DIM, FRAMES, WIDTH, HEIGHT, SEEN = 20_000, 48, 48, 320, 240, 8
+VERBS = ("convert", "validate", "statistics", "prepare", "compute")
+ONE, TWO, RAY = "one thread", "two processes", "Ray"
+
+
+# ---- data
+def make(folder: Path, *, signals: int, films: int, vectors: int) -> None:
+    """Signals, films and vectors, each a dataset."""
+    random = np.random.default_rng(0)
+    ds = sl.create(folder / "signals", sl.Schema({"action": sl.Trajectory(dim=DIM), "task": pa.string()}))
+    with ds.writer(bytes_per_shard=16 << 20) as writer:
+        for at in range(signals):
+            action = random.standard_normal((STEPS, DIM), dtype=np.float32)
+            writer.add(f"ep_{at:05d}", action=action, task=f"task {at % 7}")
+    schema = {"cam": sl.Video(fps=30), "action": sl.Trajectory(dim=7, fps=30)}
+    ds = sl.create(folder / "films", sl.Schema(schema))
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    with ds.writer(rows_per_shard=max(1, films // 8)) as writer:
+        for at in range(films):
+            moves = np.arange(FRAMES)[:, None, None] * (1 + at % 5)
+            grey = (127 + 60 * np.sin((x + moves) / 11 + at) + 60 * np.cos((y - moves) / 7)).astype(np.uint8)
+            frames = np.stack([grey, np.roll(grey, 40, 2), np.roll(grey, 90, 1)], -1)
+            writer.add(f"ep_{at:05d}", cam=frames, action=random.standard_normal((FRAMES, 7), dtype=np.float32))
+    ds = sl.create(folder / "vectors", sl.Schema({"embedding": sl.Embedding(dim=256)}))
+    with ds.writer(bytes_per_shard=128 << 20) as writer:
+        for first in range(0, vectors, 50_000):
+            count = min(50_000, vectors - first)
+            numbers = pa.array(random.standard_normal(count * 256, dtype=np.float32))
+            names = pa.array([f"v_{at:08d}" for at in range(first, first + count)])
+            cells = pa.FixedSizeListArray.from_arrays(numbers, 256).cast(ds.schema["embedding"].arrow)
+            writer.add_batch(pa.record_batch({"sequence_id": names, "embedding": cells}))
+
+
+# ---- the model
+class Model:
+    """A small convolution; built once in each worker."""
+
+    def __init__(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 32, 7, stride=2), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 5, stride=2),
+            torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 128),
+        )  # fmt: skip
+
+    def __call__(self, frames: np.ndarray) -> np.ndarray:
+        """[N, height, width, 3] -> [128], their mean."""
+        import torch
+
+        with torch.no_grad():
+            pixels = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2).float() / 255
+            return np.asarray(self.layers(pixels).mean(0))
+
+
+class Embed:
+    """What `compute` runs."""
+
+    def __init__(self) -> None:
+        self.model = Model()
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"embedding": np.stack([self.model(np.asarray(film[:SEEN])) for film in batch["cam"]])}
+
+
+class EmbedFiles:
+    """What the engines run: the same of films that they know by their files."""
+
+    def __init__(self, root: str) -> None:
+        self.root, self.model = root, Model()
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        rows = [self.model(decoded(f"{self.root}/{reference}")) for reference in batch["cam"]]
+        return {"sequence_id": batch["sequence_id"], "embedding": np.stack(rows)}
+
+
+def decoded(path: str) -> np.ndarray:
+    """The first frames of a film, by PyAV."""
+    import av
+
+    with av.open(path) as container:
+        container.streams.video[0].thread_count = 1
+        frames = (frame.to_ndarray(format="rgb24") for frame in container.decode(video=0))
+        return np.stack([next(frames) for _ in range(SEEN)])
+
+
+# ---- the verbs
+def act(verb: str, folder: Path, out: Path, on: Any) -> None:
+    """One verb on one executor; nothing of an earlier run is used."""
+    if verb == "convert":
+        sl.convert(folder / "signals", out / "made", layout="archive", on=on, bytes_per_part=16 << 20, progress=False)
+    elif verb == "validate":
+        assert not sl.validate(folder / "films", depth="decode", on=on).errors
+    elif verb == "statistics":
+        shutil.rmtree(folder / "signals" / "_seqlake" / "derived", ignore_errors=True)  # where they are kept
+        sl.statistics(sl.open(folder / "signals"), ["action"], on=on, progress=False)
+    elif verb == "prepare":
+        ds = sl.open(folder / "films")
+        sl.prepare(ds, {"cam": (112, 112)}, codec="h264", budget="1TB", out=out / "copies", on=on)
+    else:
+        shutil.copytree(folder / "films", out / "films")
+        ds = sl.open(out / "films")
+        began = time.perf_counter()
+        done = sl.compute(ds, Embed, {"embedding": sl.Embedding(dim=128)}, read=["cam"], on=on, progress=False)
+        assert done.rows == len(ds)
+        raise Took(time.perf_counter() - began)
+
+
+class Took(Exception):  # noqa: N818 - no error: an act says itself how long it took
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+def timed(call: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    try:
+        call()
+    except Took as took:
+        return took.seconds
+    return time.perf_counter() - began
+
+
+def executor(way: str) -> Any:
+    """What runs a verb that way, and waits until it could begin."""
+    if way == ONE:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        return Processes(workers=1)
+    if way == TWO:
+        return Processes(workers=2)
+    return started_ray()
+
+
+def started_ray() -> Any:
+    import ray
+
+    from seqlake.executors.ray import Ray
+
+    paths = os.pathsep.join([str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    variables = {**dict.fromkeys(THREADS, "1"), "PYTHONPATH": paths}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables})
+
+    @ray.remote
+    def ready() -> int:
+        import seqlake  # noqa: F401 - so that it is imported
+
+        time.sleep(1)
+        return os.getpid()
+
+    ray.get([ready.remote() for _ in range(4)])
+    return Ray(workers=2)
+
+
+def one_act(way: str, verb: str, folder: str, rounds: str) -> None:
+    """In a process of its own: the seconds of each round."""
+    on = executor(way)
+    if way != RAY:  # what the first use imports
+        with tempfile.TemporaryDirectory() as out:
+            act(verb, Path(folder, "warm"), Path(out), Processes(workers=1)) if verb != "compute" else None
+    for _ in range(int(rounds)):
+        with tempfile.TemporaryDirectory(dir=folder) as out:
+            print(json.dumps({"seconds": timed(lambda out=out: act(verb, Path(folder), Path(out), on))}), flush=True)
+
+
+# ---- beside the engines
+def reading(folder: str, rounds: str) -> None:
+    """Rows with signals through Ray Data: our source, and Ray's own reader of Parquet."""
+    started_ray()
+    import ray
+
+    import seqlake.ray
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    ds = sl.open(Path(folder, "signals"))
+    ways = {
+        "seqlake.ray.read": lambda: seqlake.ray.read(ds, columns=["sequence_id", "action"]),
+        "ray.data.read_parquet": lambda: ray.data.read_parquet(
+            str(Path(folder, "signals", "data")), columns=["sequence_id", "action"]
+        ),
+    }
+    for _ in range(int(rounds)):
+        for way, made in ways.items():
+            began = time.perf_counter()
+            rows = sum(len(table) for table in made().iter_batches(batch_format="pyarrow", batch_size=None))
+            assert rows == len(ds)
+            print(json.dumps({"way": way, "seconds": time.perf_counter() - began}), flush=True)
+
+
+def nearest(folder: str, rounds: str) -> None:
+    """Twenty neighbours among all vectors, and NumPy's matrix product alone."""
+    ds = sl.open(Path(folder, "vectors"))
+    batches = ds.select("embedding").to_arrow().column("embedding").chunks
+    matrix = np.concatenate([np.asarray(one.flatten(), np.float32).reshape(-1, 256) for one in batches])
+    vector = np.random.default_rng(1).standard_normal(256, dtype=np.float32)
+    best = np.argsort(-(matrix @ vector))[:20].tolist()
+    assert [one.row for one in sl.nearest(ds, "embedding", vector, k=20, metric="dot")] == best
+    for _ in range(3 * int(rounds)):
+        for way, call in (
+            ("NumPy's matrix product", lambda: matrix @ vector),
+            ("sl.nearest, dot", lambda: sl.nearest(ds, "embedding", vector, k=20, metric="dot")),
+            ("sl.nearest, cosine", lambda: sl.nearest(ds, "embedding", vector, k=20)),
+        ):
+            print(json.dumps({"way": way, "seconds": timed(call)}), flush=True)
+
+
+def computing(folder: str, rounds: str) -> None:
+    """The model over all films: `compute` on Ray, and Ray Data's own way, from Parquet to Parquet."""
+    on = started_ray()
+    import ray
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    root = Path(folder, "films")
+
+    def theirs(out: str) -> None:
+        films = ray.data.read_parquet(str(root / "data"), columns=["sequence_id", "cam"])
+        films.map_batches(
+            EmbedFiles, fn_constructor_args=[str(root)], batch_size=16, concurrency=2, num_cpus=1
+        ).write_parquet(f"{out}/theirs")
+
+    for _ in range(int(rounds)):
+        for way, call in (
+            ("sl.compute on Ray", lambda out: act("compute", Path(folder), Path(out), on)),
+            ("ray.data map_batches", theirs),
+        ):
+            with tempfile.TemporaryDirectory(dir=folder) as out:
+                print(json.dumps({"way": way, "seconds": timed(lambda: call(out))}), flush=True)  # noqa: B023
+
+
+def computing_by_daft(folder: str, rounds: str) -> None:
+    """The model over all films by Daft, from Parquet to Parquet."""
+    import daft
+
+    root = str(Path(folder, "films"))
+    embed = EmbedFiles(root)
+
+    @daft.func.batch(return_dtype=daft.DataType.fixed_size_list(daft.DataType.float32(), 128))
+    def embedded(cam: daft.Series) -> Any:
+        rows = embed({"cam": cam.to_pylist(), "sequence_id": None})["embedding"]
+        return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1), pa.float32()), 128)
+
+    for _ in range(int(rounds)):
+        with tempfile.TemporaryDirectory(dir=folder) as out:
+            films = daft.read_parquet(f"{root}/data/*.parquet").select("sequence_id", "cam")
+            made = films.select("sequence_id", embedded(films["cam"]).alias("embedding"))
+            print(json.dumps({"way": "Daft", "seconds": timed(lambda: made.write_parquet(out))}), flush=True)  # noqa: B023
+
+
+PARTS = {
+    "act": one_act, "reading": reading, "nearest": nearest, "computing": computing, "daft": computing_by_daft,
+}  # fmt: skip
+
+
+def child(part: str, *arguments: object, threads: bool = False) -> list[dict[str, Any]]:
+    """The lines of a part, or none where it cannot be measured here."""
+    environment = {
+        **os.environ,
+        **({} if threads else dict.fromkeys(THREADS, "1")),
+        "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    }
+    command = [sys.executable, __file__, "--part", part, *map(str, arguments)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+    except subprocess.TimeoutExpired:
+        print(f"{part} {arguments}: not done after ten minutes", flush=True)
+        return []
+    if done.returncode:
+        print(f"{part} {arguments}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def best(lines: Iterable[dict[str, Any]], way: str = "") -> float | None:
+    """The shortest time."""
+    return min((one["seconds"] for one in lines if one.get("way", "") == way), default=None)
+
+
+def ratio(over: float | None, under: float | None) -> float | None:
+    return over / under if over is not None and under else None
+
+
+def measured(folder: Path, *, rounds: int) -> dict[str, Any]:
+    report: dict[str, Any] = {"verbs": {}, "ways": {}, "missing": []}
+    for verb in VERBS:
+        lines: dict[str, list[dict[str, Any]]] = {way: [] for way in (ONE, TWO, RAY)}
+        for _ in range(rounds):
+            for way, seen in lines.items():
+                seen.extend(child("act", way, verb, folder, 1))
+        report["verbs"][verb] = {way: best(seen) for way, seen in lines.items()}
+        print(verb, report["verbs"][verb], flush=True)
+    for part in ("reading", "nearest", "computing", "daft"):
+        lines_of = child(part, folder, rounds, threads=part == "nearest")
+        ways = {one["way"]: best(lines_of, one["way"]) for one in lines_of}
+        report["ways"][part] = ways
+        print(part, ways, flush=True)
+    if not report["ways"]["daft"]:
+        report["missing"].append("Daft is not installed, or not for this Python and this pyarrow")
+    return report
+
+
+def conclusions(report: dict[str, Any]) -> Checks:
+    checks = Checks()
+    for verb, ways in report["verbs"].items():
+        checks.check(f"{verb}: two processes, times one thread", ratio(ways[ONE], ways[TWO]), 1.8)
+    for verb, ways in report["verbs"].items():
+        checks.check(f"{verb}: Ray's time of processes'", ratio(ways[RAY], ways[TWO]), 1.1, at_most=True)
+    ways = {way: seconds for part in report["ways"].values() for way, seconds in part.items()}
+    faster = ratio(ways.get("ray.data.read_parquet"), ways.get("seqlake.ray.read"))
+    checks.check("seqlake.ray.read, times ray.data.read_parquet", faster, 3)
+    product = ways.get("NumPy's matrix product")
+    checks.check("sl.nearest (dot), of NumPy's matrix product", ratio(product, ways.get("sl.nearest, dot")), 0.5)
+    checks.check("sl.nearest (cosine), of NumPy's matrix product", ratio(product, ways.get("sl.nearest, cosine")), 0.5)
+    return checks
+
+
+def page(report: dict[str, Any]) -> str:
+    sizes = report["sizes"]
+    lines = [
+        "# Many workers",
+        "",
+        f"{report['when']}, {report['machine']}, {report['python']}, Ray {report['ray']}.",
+        f"Load {report['load_before']:.1f} before. {sizes['signals']} sequences of signals, {sizes['films']} films,",
+        f"{sizes['vectors']:,} vectors of 256; the best of {report['rounds']} rounds, in seconds.",
+        "`benchmarks/scale.py` writes this page and says how it measures.",
+        "",
+        f"| verb | {ONE} | {TWO} | {RAY}, once started |",
+        "|---|---|---|---|",
+    ]
+    for verb, ways in report["verbs"].items():
+        cells = [f"{ways[way]:.2f}" if ways[way] is not None else "" for way in (ONE, TWO, RAY)]
+        lines.append(f"| {verb} | {' | '.join(cells)} |")
+    lines += ["", "| | seconds |", "|---|---|"]
+    for part in report["ways"].values():
+        lines += [f"| {way} | {seconds:.3f} |" for way, seconds in part.items()]
+    lines += [f"\n{why}." for why in report["missing"]]
+    return "\n".join([*lines, *verdicts(report["checks"])]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="little data, one round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "scale.json")
+    parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.part:
+        PARTS[args.part[0]](*args.part[1:])
+        return
+    import ray
+
+    sizes = {"signals": 24, "films": 128, "vectors": 50_000}
+    if not args.small:
+        sizes = {"signals": 200, "films": 512, "vectors": 1_000_000}
+    folder = Path(tempfile.mkdtemp(prefix="seqlake-scale-", dir=args.folder))
+    try:
+        make(folder, **sizes)
+        make(folder / "warm", signals=1, films=1, vectors=1)
+        rounds = 1 if args.small else args.rounds
+        report = {**conditions(), "ray": ray.__version__, "sizes": sizes, "rounds": rounds}
+        report |= measured(folder, rounds=rounds)
+        report["checks"] = conclusions(report)
+    finally:
+        shutil.rmtree(folder)
+    save(args.out, report, page(report))
+
+
+if __name__ == "__main__":
+    main()

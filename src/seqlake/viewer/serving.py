@@ -1,0 +1,110 @@
+"""Starts the viewer's server, and hands out its address."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from html import escape
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from seqlake.abilities import OfATable, ability
+from seqlake.plugins import require
+from seqlake.viewer.app import Server
+from seqlake.viewer.curating import Drafts
+from seqlake.viewer.safety import Rules, is_loopback
+from seqlake.viewer.tables import Shelf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from seqlake.dataset.selection import Selection
+
+
+class Viewer:
+    """A running viewer: prints as its address, shows itself in notebooks, ends with `close`.
+
+    Attributes:
+        url: The address, with the token.
+    """
+
+    def __init__(self, url: str, runner: Any, thread: threading.Thread, selection: Selection) -> None:
+        self.url = url
+        self._runner = runner
+        self._thread = thread
+        self._selection = selection
+
+    def close(self) -> None:
+        """End the server; the address answers no more."""
+        self._runner.should_exit = True
+        self._thread.join(5)
+
+    def wait(self) -> None:
+        """Go on until the server ends."""
+        while self._thread.is_alive():
+            self._thread.join(0.5)
+
+    def __repr__(self) -> str:
+        return self.url
+
+    def _repr_html_(self) -> str:
+        link = f'<p><a href="{escape(self.url)}" target="_blank">Open the viewer</a> (on this machine)</p>'
+        return link + self._selection._repr_html_()
+
+
+def view(
+    selection: Selection,
+    sequence_id: str | None = None,
+    /,
+    *,
+    where: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: bool = True,
+    labels: Path | None = None,
+) -> Viewer:
+    """Serve a dataset to the browser of this machine until `close` is called or the process ends.
+
+    Args:
+        selection: A dataset, a selection, a scanned format.
+        sequence_id: The sequence that the page begins with.
+        where: The filter that it begins with.
+        host: What it is bound to; others than loopback are reached from other machines.
+        port: 0 for a free one.
+        token: Whether the address must carry a secret; without one only on loopback.
+        labels: The folder that drafts of labels lie in; the user's cache by default.
+
+    Raises:
+        MissingDependencyError: Starlette or uvicorn is not installed.
+        ValueError: No token on an address that other machines reach.
+
+    Example:
+        ```python
+        link = sl.view(ds, "ep_001")       # prints as http://127.0.0.1:…/?token=…
+        link.close()
+        ```
+    """
+    require("starlette", extra="view")
+    uvicorn = require("uvicorn", extra="view")
+    if not token and not is_loopback(host):
+        raise ValueError(f"Without a token the viewer is bound to loopback only, not to {host!r}.")
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind((host, port))
+    bound = listening.getsockname()[1]
+    rules = Rules(host=host, port=bound, token=secrets.token_urlsafe(24) if token else None)
+    table = ability(selection, OfATable)
+    drafts = Drafts(selection.root if table is None else table.location, folder=labels)
+    server = Server(Shelf(selection, where=where, sequence=sequence_id), rules, drafts)
+    config = uvicorn.Config(server.app(), log_level="error", lifespan="off", server_header=False, ws="none")
+    runner = uvicorn.Server(config)
+    thread = threading.Thread(target=runner.run, args=([listening],), daemon=True, name="seqlake-view")
+    thread.start()
+    while not runner.started and thread.is_alive():
+        time.sleep(0.01)
+    name = f"[{host}]" if ":" in host else host
+    query = urlencode({key: one for key, one in (("id", sequence_id), ("where", where), ("token", rules.token)) if one})
+    page = "seq" if sequence_id is not None else ""
+    return Viewer(f"http://{name}:{bound}/{page}" + (f"?{query}" if query else ""), runner, thread, selection)

@@ -1,0 +1,48 @@
+"""What a release says of itself is said once, and what it hands out is complete."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from click.testing import CliRunner
+
+import seqlake
+from seqlake.cli._main import cli
+from seqlake.versions.format import writer_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_the_version_stands_in_one_place() -> None:
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    source = ROOT / PROJECT["tool"]["hatch"]["version"]["path"]
+    assert re.findall(r'^__version__ = "(.+)"$', source.read_text(), flags=re.MULTILINE) == [seqlake.__version__]
+    assert f"version {seqlake.__version__}" in CliRunner().invoke(cli, ["--version"]).output
+    assert writer_name() == f"seqlake {seqlake.__version__}"
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert headings[0] == seqlake.__version__
+    assert len(set(headings)) == len(headings)
+
+
+def test_the_citation_names_this_project() -> None:
+    text = (ROOT / "CITATION.cff").read_text()
+    fields = dict(re.findall(r'^([a-z-]+): "?(.*?)"?$', text, flags=re.MULTILINE))
+    assert fields["cff-version"] == "1.2.0"
+    assert fields["title"] == PROJECT["project"]["name"]
+    assert fields["license"] == PROJECT["project"]["license"]
+    assert fields["version"] == seqlake.__version__
+    assert PROJECT["project"]["description"] in fields["abstract"]
+
+
+def test_the_source_distribution_names_what_is_there() -> None:
+    included = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert all(pattern.startswith("/") for pattern in included), "else a folder of that name is taken anywhere"
+    assert not [pattern for pattern in included if not list(ROOT.glob(pattern[1:]))]
+    assert {"/src", "/tests", "/docs", "/*.md", "/LICENSE"} <= set(included)
