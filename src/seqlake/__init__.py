@@ -48,6 +48,7 @@ _HOME = {
     "drop_copies": "copies.preparing",
     "duplicates": "dataset.similarity",
     "extract_files": "dataset.changing.inlining",
+    "index": "dataset.changing.indexing",
     "init": "dataset.init",
     "inline_files": "dataset.changing.inlining",
     "merge": "dataset.reshaping",
@@ -74,7 +75,7 @@ _HOME = {
     "validate": "dataset.validation",
     "view": "viewer.serving",
 }
-_MODULES = ("abilities", "compat", "errors", "formats", "media", "protocols", "ray", "spark", "testing")
+_MODULES = ("abilities", "compat", "errors", "formats", "media", "protocols", "ray", "shares", "spark", "testing")
 
 __all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605 - one sorted list, made from the table above
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 from seqlake.protocols import ShardReader
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
     from seqlake.spec.unfolded import Unfolded
+
+    MapsTasks = Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
 
 Kind = TypeVar("Kind")
 Need = Literal["needed", "staged", "orphan", "stranger"]
@@ -516,6 +518,18 @@ class HasStrangers(Protocol):
 
     def copied_files(self) -> Sequence[tuple[str, int, Need]]:
         """(path, size, need) of copied-in files: `needed`, `staged`, `orphan` or `stranger`."""
+
+
+@runtime_checkable
+class AdoptsByTasks(Protocol):
+    """A table that looks into every file when it takes a folder of others' in, and can leave that to many processes."""
+
+    def adopt_by(self, mapped: MapsTasks, /) -> Version:
+        """Take the folder in, by one commit after all tasks have ended; the newest version where that was done.
+
+        Args:
+            mapped: Gives the results of a function over tasks in their order, wherever it runs; all are picklable.
+        """
 
 
 @runtime_checkable

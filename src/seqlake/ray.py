@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.abilities import ability
-from seqlake.conversion.convert import conformed
+from seqlake.conversion.parts import conformed
 from seqlake.dataset.opening import create, nothing_left
 from seqlake.dataset.opening import open as open_dataset
 from seqlake.dataset.reading.excerpt import Excerpt

@@ -39,6 +39,7 @@ _RECORDS = {
     for kind in (protocols.Copied, protocols.Side, protocols.Transaction, protocols.Version, protocols.Written)
 }
 _DATES: dict[str, type[date | time]] = {"datetime": datetime, "date": date, "time": time}
+_PLAIN = {*_DATES, "timedelta", "Decimal"}
 _TAG = "$"
 _RECEIPT = re.compile(r"part-(\d{5,})\.json")
 _OURS = re.compile(r"(part-\d{5,}|sink|plan)\.json(\.tmp)?")
@@ -235,12 +236,8 @@ def encode(value: object, /) -> Any:
 
 def _parts(value: object) -> Any:
     """What a date, an exact number or a record is made of, as JSON."""
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return [value.days, value.seconds, value.microseconds]
-    if isinstance(value, Decimal):
-        return str(value)
+    if is_date(value):
+        return parts_of_date(value)
     if dataclasses.is_dataclass(value) and type(value) is _RECORDS.get(type(value).__name__):
         return {item.name: encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
     raise TypeError(
@@ -262,10 +259,38 @@ def decode(value: Any, /) -> Any:
         return tuple(decode(item) for item in held)
     if kind == "dict":
         return {decode(key): decode(item) for key, item in held}
+    if kind in _PLAIN:
+        return date_of(kind, held)
+    return _RECORDS[str(kind)](**{name: decode(item) for name, item in held.items()})
+
+
+def is_date(value: object, /) -> bool:
+    """Whether it is a date, a time, a span of time or an exact number: what `parts_of_date` takes."""
+    return isinstance(value, datetime | date | time | timedelta | Decimal)
+
+
+def parts_of_date(value: Any, /) -> Any:
+    """A date, a time, a span of time or an exact number as JSON.
+
+    Example:
+        >>> parts_of_date(timedelta(days=1)), date_of("date", "2026-01-02")
+        ([1, 0, 0], datetime.date(2026, 1, 2))
+    """
+    if isinstance(value, timedelta):
+        return [value.days, value.seconds, value.microseconds]
+    return str(value) if isinstance(value, Decimal) else value.isoformat()
+
+
+def date_of(kind: str, held: Any, /) -> Any:
+    """What `parts_of_date` was given.
+
+    Args:
+        kind: The name of its class.
+        held: What that gave.
+
+    Raises:
+        KeyError: No such class.
+    """
     if kind == "timedelta":
         return timedelta(*held)
-    if kind == "Decimal":
-        return Decimal(held)
-    if kind in _DATES:
-        return _DATES[kind].fromisoformat(held)
-    return _RECORDS[str(kind)](**{name: decode(item) for name, item in held.items()})
+    return Decimal(held) if kind == "Decimal" else _DATES[kind].fromisoformat(held)

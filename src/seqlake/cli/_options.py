@@ -15,8 +15,9 @@ from seqlake.cli import _output, _remote
 from seqlake.errors import SequenceNotFoundError, in_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from seqlake.executors import Executor
 
 Output = _output.Output
 output_options = _output.output_options
@@ -281,23 +282,92 @@ class Choice:
 
 
 def executor(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--on`, `--jobs` and `--address`, handed over as `on`: an executor, or None where none is given."""
+    """Add `--on`, `--jobs` and `--address`, and those of receipts and shares.
+
+    They are handed over as `on`: an executor, or None where none is given. A share ends the command once its tasks are
+    done.
+    """
+    takes_work = any(one.name == "work" for one in getattr(command, "__click_params__", []))
 
     @click.option("--on", metavar="ENGINE", help="What runs it: processes or ray.")
     @jobs
     @click.option("--address", help="With --on ray: of the cluster.")
-    def wrapped(*, on: str | None, workers: int | None, address: str | None, **others: Any) -> Any:
-        if on is None and workers is None and address is None:
-            return command(on=None, **others)
-        from seqlake.executors import executor_of
+    @click.option("--task", metavar="K/N", callback=_share, help="Only share K of N, from 0, into the folder --work.")
+    @click.option("--finish", is_flag=True, help="Take what all shares left in the folder --work, and end the run.")
+    @click.option("--wait", type=click.FloatRange(min=0), default=0, metavar="SECONDS", help=_WAIT)
+    def wrapped(*, work: Any = None, **given: Any) -> Any:
+        from seqlake.shares import Ended
 
+        engine = {name: given.pop(name) for name in ("on", "workers", "address")}
+        parts = {name: given.pop(name) for name in ("task", "finish", "wait")}
+        shared = parts["task"] is not None or parts["finish"]
+        _check_shares(work, **parts, others=given)
+        kept = work is not None and not takes_work and not given.get("dry_run")
+        if takes_work:
+            given["work"] = work
+        chosen = _engine(**engine) if shared or kept or any(one is not None for one in engine.values()) else None
         try:
-            chosen = executor_of(on or "processes", workers=workers, address=address)
-        except TypeError as error:
-            raise click.UsageError(str(error)) from None
-        return command(on=chosen, **others)
+            return command(on=_receiving(chosen, work, **parts) if shared or kept else chosen, **given)
+        except Ended as ended:
+            _output.say(str(ended), err=True)
 
+    if not takes_work:
+        wrapped = click.option("--work", metavar="FOLDER", help=_WORK)(wrapped)
     return _output.with_options_of(command, wrapped)
+
+
+def within(on: Executor | None, name: str, /) -> Executor | None:
+    """What runs a second verb of one command: it has receipts of its own, in a folder of the first one's."""
+    from seqlake.shares import subfolder
+
+    return None if on is None else subfolder(on, name)
+
+
+def _engine(*, on: str | None, workers: int | None, address: str | None) -> Executor:
+    from seqlake.executors import executor_of
+
+    try:
+        return executor_of(on or "processes", workers=workers, address=address)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _check_shares(
+    work: object, *, task: tuple[int, int] | None, finish: bool, wait: float, others: Mapping[str, Any]
+) -> None:
+    """Refuse options of shares that do not go together."""
+    shared = task is not None or finish
+    if (shared and work is None) or (task is not None and finish):
+        raise click.UsageError("--task K/N, and --finish once all are done, need --work FOLDER, which all reach.")
+    if wait and task is None:
+        raise click.UsageError("--wait is for --task.")
+    if shared and others.get("dry_run"):
+        raise click.UsageError("--dry-run is for the whole; leave --task and --finish out.")
+    if work is not None and others.get("overwrite"):
+        raise click.UsageError("--overwrite replaces a dataset at the end of one process; write to a new place.")
+
+
+def _receiving(chosen: Any, work: Any, *, task: tuple[int, int] | None, finish: bool, wait: float) -> Executor:
+    """An executor that keeps receipts around another."""
+    from seqlake.shares import Finish, Resumable, Share
+
+    if task is not None:
+        return Share(folder=work, number=task[0], of=task[1], wait=wait, on=chosen)
+    return Finish(folder=work) if finish else Resumable(folder=work, on=chosen)
+
+
+_WORK = "Keep what is finished there: the same command after an interruption does the rest."
+_WAIT = "With --task: for the others, where a second pass needs what they gave."
+
+
+def _share(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
+    """The share's number and how many there are."""
+    if text is None:
+        return None
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise click.BadParameter(f"expected a share from 0 and how many there are, as in 3/64, found {text!r}.")
+    return int(number), int(count)
 
 
 def choice(command: Callable[..., Any]) -> Callable[..., Any]:

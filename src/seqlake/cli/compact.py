@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from seqlake.cli import _options
 from seqlake.dataset.writing.staging import SHARD_BYTES
 
+if TYPE_CHECKING:
+    from seqlake.executors import Executor
+
 
 @click.command()
 @_options.source
 @click.option("--rows-per-shard", type=click.IntRange(min=1), metavar="N", help="Close a new shard at so many rows.")
+@_options.executor
 @_options.commits
-def command(source: str, *, rows_per_shard: int | None, dry_run: bool, output: _options.Output) -> None:
+def command(
+    source: str, *, rows_per_shard: int | None, on: Executor | None, dry_run: bool, output: _options.Output
+) -> None:
     """Write small shards of DATASET anew, and those of other engines or with deleted rows; as one commit."""
     from seqlake.dataset.reshaping.compacting import compact, wasteful
 
@@ -21,7 +29,7 @@ def command(source: str, *, rows_per_shard: int | None, dry_run: bool, output: _
     chosen = wasteful(shards, nbytes=SHARD_BYTES, rows=rows_per_shard)
     before = len(shards)
     with _options.rehearsed(dry_run):
-        compact(dataset, rows_per_shard=rows_per_shard)
+        compact(dataset, rows_per_shard=rows_per_shard, on=on)
     after = len(dataset.source.shards())
     text = (
         f"Would write {len(chosen)} of {before} shards anew."

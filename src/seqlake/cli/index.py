@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, table
-from seqlake.dataset.writing.staging import open_for_changes
+
+if TYPE_CHECKING:
+    from seqlake.executors import Executor
 
 
 @click.command()
 @_options.source
+@_options.executor
 @_options.commits
-def command(source: str, *, dry_run: bool, output: Output) -> None:
+def command(source: str, *, on: Executor | None, dry_run: bool, output: Output) -> None:
     """Find out where the steps of each row lie in the shards of DATASET, and keep that in the dataset.
 
     For a folder with a mixtrain.json whose Parquet others wrote. The files themselves are not touched: the index lies
     beside them, and the folder becomes a versioned dataset. Only columns written PLAIN and uncompressed can be
     indexed, which few writers do by default; for the rest `seqlake repack` rewrites them.
     """
+    from seqlake.dataset.changing.indexing import index
+
     with _options.rehearsed(dry_run):
-        open_for_changes(_options.opened_dataset(source))
+        index(_options.opened_dataset(source), on=on)
     rows = _indexed(source, build=dry_run)
     mend = [row["column"] for row in rows if row["indexed"] < row["shards"]]
     text = table(

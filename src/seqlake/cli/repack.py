@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from seqlake.cli import _options
 from seqlake.cli._overwriting import replacing
+
+if TYPE_CHECKING:
+    from seqlake.executors import Executor
 
 
 @click.command()
@@ -16,12 +21,14 @@ from seqlake.cli._overwriting import replacing
 @click.option("--rows-per-shard", type=click.IntRange(min=1), help="Close a shard at so many sequences.")
 @click.option("--fixed-size-inner", is_flag=True, help="Store fixed-size inner lists.")
 @_options.where
+@_options.executor
 @_options.writes
 def command(
     source: str,
     out: str,
     *,
     where: str | None,
+    on: Executor | None,
     overwrite: bool,
     dry_run: bool,
     output: _options.Output,
@@ -42,6 +49,7 @@ def command(
             shards=shards,
             rows_per_shard=rows_per_shard,
             fixed_size_inner=fixed_size_inner,
+            on=on,
         )
         output.document(
             {"rows": len(repacked), "out": out, "layout": layout},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from seqlake.cli import _options
 from seqlake.cli._overwriting import replacing
+
+if TYPE_CHECKING:
+    from seqlake.executors import Executor
 
 
 @click.command()
@@ -23,6 +26,7 @@ from seqlake.cli._overwriting import replacing
     help="linear, nearest or hold, of one column or all (default: linear for floating-point numbers, else hold).",
 )
 @_options.choice
+@_options.executor
 @_options.writes
 def command(
     source: str,
@@ -32,6 +36,7 @@ def command(
     signals: list[str] | None,
     methods: tuple[str, ...],
     choice: _options.Choice,
+    on: Executor | None,
     overwrite: bool,
     dry_run: bool,
     output: _options.Output,
@@ -49,7 +54,7 @@ def command(
     selection = choice.of(_options.opened(source, asks=False))
     with replacing(out, overwrite=overwrite, sources=[source], dry_run=dry_run) as place:
         method: Any = for_all[0] if for_all else by_column or None
-        resampled = resample(selection, place, fps=fps, columns=signals, method=method)
+        resampled = resample(selection, place, fps=fps, columns=signals, method=method, on=on)
         document = {"rows": len(resampled), "out": out, "fps": fps}
         output.document(document, text=f"{len(resampled)} sequences at {fps:g} per second at {out}.")
     if dry_run:

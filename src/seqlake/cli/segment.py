@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from seqlake.cli import _cutting, _options
 from seqlake.cli._overwriting import replacing
+
+if TYPE_CHECKING:
+    from seqlake.executors import Executor
 
 
 @click.command()
@@ -25,6 +30,7 @@ from seqlake.cli._overwriting import replacing
     "--min-length", type=click.IntRange(min=1), default=1, show_default=True, help="Leave out pieces of fewer steps."
 )
 @_options.choice
+@_options.executor
 @_options.writes
 def command(
     source: str,
@@ -35,6 +41,7 @@ def command(
     at: list[_cutting.Moment] | None,
     min_length: int,
     choice: _options.Choice,
+    on: Executor | None,
     overwrite: bool,
     dry_run: bool,
     output: _options.Output,
@@ -59,6 +66,7 @@ def command(
             by=by,
             length=length,
             min_length=min_length,
+            on=on,
         )
         _cutting.tell(cuts, out, output)
     if dry_run:

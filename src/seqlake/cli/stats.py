@@ -65,7 +65,7 @@ def command(
     selection.select(*columns or ())  # a wrong name is told before anything is read
     _remote.permit_rows(source, selection)
     stats = statistics(selection, columns, quantiles=quantiles, on=on, progress=output.progress)
-    unusual = outliers(selection, stats, top=top, on=on) if top else []
+    unusual = outliers(selection, stats, top=top, on=_options.within(on, "outliers")) if top else []
     records = list(stats.records())
     if output.quiet or output.format not in {"table", "json"}:
         ranked = [_record(one) for one in unusual]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from seqlake.cli import _cutting, _options
 from seqlake.cli._overwriting import replacing
+
+if TYPE_CHECKING:
+    from seqlake.executors import Executor
 
 
 @click.command()
@@ -18,6 +23,7 @@ from seqlake.cli._overwriting import replacing
     "--stop", metavar="STEP|TIME", callback=_cutting.moment, help="One past the last; -20 leaves out the last 20."
 )
 @_options.choice
+@_options.executor
 @_options.writes
 def command(
     source: str,
@@ -26,6 +32,7 @@ def command(
     start: _cutting.Moment | None,
     stop: _cutting.Moment | None,
     choice: _options.Choice,
+    on: Executor | None,
     overwrite: bool,
     dry_run: bool,
     output: _options.Output,
@@ -42,9 +49,9 @@ def command(
     selection = choice.of(_options.opened(source, asks=False))
     with replacing(out, overwrite=overwrite, sources=[source], dry_run=dry_run) as place:
         if isinstance(start, float) or isinstance(stop, float):
-            cuts = trim(selection, place, seconds=(_cutting.in_seconds(start), _cutting.in_seconds(stop)))
+            cuts = trim(selection, place, seconds=(_cutting.in_seconds(start), _cutting.in_seconds(stop)), on=on)
         else:
-            cuts = trim(selection, place, start=start, stop=stop)
+            cuts = trim(selection, place, start=start, stop=stop, on=on)
         _cutting.tell(cuts, out, output)
     if dry_run:
         output.plan(len(selection), out, verb="trim")

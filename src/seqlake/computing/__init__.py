@@ -36,6 +36,7 @@ from seqlake.dataset.writing.references import refers
 from seqlake.errors import BadDataError, SchemaMismatchError, in_line
 from seqlake.executors import executor_of
 from seqlake.receipts import WorkFolder
+from seqlake.shares import RecordedRun, Resumable, begun, inner_of
 from seqlake.spec.stamps import origin_of
 from seqlake.training.bad_data.damage import OnError
 from seqlake.versions.messages import saying
@@ -186,6 +187,8 @@ def compute(
         dataset.schema[name]
     asked = None if window is None else as_window(window)
     executor = executor_of(on, workers=workers, gpus=num_gpus or None)
+    if isinstance(executor, Resumable):
+        work, executor = executor.folder, inner_of(executor)
     run = Run(
         run=uuid.uuid4().hex,
         source=Excerpt.of(_chosen(dataset, list(columns), where, only)).with_id(),
@@ -212,10 +215,12 @@ def compute(
                 failures = [Failure(sequence_id=name, error=error) for name, error in over["failures"]]
                 return Computed(version=over["version"], rows=over["rows"], failures=tuple(failures))
             folder.begin(_identity(run, asked, dataset))  # again where that was another run's
-            tables, files, failures = _computed(run, dataset, held, executor, tolerated)
-            table = pa.concat_tables([results.arrow.empty_table(), *tables])
-            paths = {name: folder.folder.absolute() / name for name in files}
-            version = evolving.fill(dataset, {name: results[name] for name in columns}, table, files=paths)
+            rows = {"source": run.source.fingerprint, "asked": rows_asked}
+            with begun(executor, "compute", _identity(run, asked, dataset) | rows) as by:
+                tables, files, failures = _computed(run, dataset, held, by, tolerated)
+                table = pa.concat_tables([results.arrow.empty_table(), *tables])
+                paths = {name: folder.folder.absolute() / name for name in files}
+                version = evolving.fill(dataset, {name: results[name] for name in columns}, table, files=paths)
             ledger = [(one.sequence_id, one.error) for one in failures]
             held.end({"version": version, "rows": len(table), "failures": ledger, "asked": rows_asked})
             held.clear()
@@ -337,7 +342,7 @@ def _computed(
             step(len(task.rows))
             tally.add(answered.failures)
 
-        if tasks:
+        if tasks or isinstance(executor, RecordedRun):
             executor.run(run, tasks, done=done, tick=lambda: None)
     mine = {task.number for task in tasks}
     that_count = mine | {*owners.values()}

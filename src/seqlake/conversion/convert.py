@@ -16,23 +16,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-import numpy as np
-import pyarrow as pa
-
 from seqlake.abilities import Discards, KeepsFiles, OpensFiles, Renews, ability, storage_of
+from seqlake.conversion.parts import convert_part
 from seqlake.conversion.planning import (
     LEAST_ENCODED,
     LEAST_PER_PART,
     PartTask,
     Plan,
-    RowRange,
     plan,
     stable_text,
     takes_rate,
 )
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by, taken_by, writing_options
 from seqlake.dataset.opening import lake_of
-from seqlake.dataset.writing import conforming, splitting
+from seqlake.dataset.writing import splitting
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.dataset.writing.references import refers
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
@@ -52,18 +49,19 @@ from seqlake.files.room import room_in
 from seqlake.grouping import OPTIONS
 from seqlake.protocols import Mapped, Readable, is_readable
 from seqlake.receipts import WorkFolder
+from seqlake.shares import Finish, RecordedRun, Resumable, Share, begun, inner_of
 from seqlake.versions import shard_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.writing.carrying import FilesMode
     from seqlake.executors import Executor
     from seqlake.media import Encoding
-    from seqlake.protocols import ShardReader, Sink
-    from seqlake.spec.schema import Column, Schema
+    from seqlake.protocols import Sink
+    from seqlake.spec.schema import Schema
 
 _log = logging.getLogger(__name__)
 _OF_SHARDS = frozenset({"layout", "shards", "files", "rows_per_shard", "bytes_per_shard", "fixed_size_inner"})
@@ -378,6 +376,11 @@ class Conversion:
         with room_in(self.place):
             if self.adopted is not None and isinstance(self.target, TableTarget):
                 return _adopted(self.adopted, self.target)
+            if isinstance(executor, Resumable):
+                work, executor = executor.folder, inner_of(executor)
+            if isinstance(executor, Share | Finish):
+                _run_shared(self.planned, self.target, executor, identity=self.identity)
+                return self.target.result()
             run = partial(_run, self.planned, self.target, identity=self.identity, executor=executor, progress=progress)
             place = folder_of(self.place) if work is True else work
             if place is None or place is False:
@@ -537,6 +540,39 @@ def _run(
     work.clear()
 
 
+def _run_shared(planned: Plan, target: Target, executor: Executor, *, identity: Mapping[str, Any]) -> None:
+    """Write the parts of one share, or commit those of all; what fails leaves everything for the next process."""
+
+    def begin() -> Any:
+        return target.begin(None)[1]
+
+    def lost(state: Any) -> None:
+        written = ability(target.begin(state)[0], Discards) if state is not None else None
+        if written is not None:
+            written.discard()
+
+    with begun(executor, "convert", identity) as run:
+        assert isinstance(run, RecordedRun)
+        state = run.agree("sink", begin, check=target.check, undo=lost)
+        sink, _ = target.begin(state)
+        receipts: dict[int, Any] = {}
+
+        def done(task: PartTask, receipt: Any) -> None:
+            receipts[task.part] = receipt
+
+        part_run = partial(convert_part, sink=sink, schema=planned.read)
+        run.run(part_run, planned.tasks, done=done, tick=_Renewal(sink).if_due)
+        run.stop()
+        try:
+            sink.commit([receipts[task.part] for task in planned.tasks])
+        except CommitUnknownError:
+            raise
+        except SeqlakeError:  # refused, at every run
+            _undo(sink, target, state)
+            run.forget()
+            raise
+
+
 def _is_worthless(error: BaseException, work: WorkFolder, keep: Keep) -> bool:
     """Whether finished parts are of no use after a failure."""
     return not keep or (keep == "resumable" and (isinstance(error, _FAULTS) or not work.receipts()))
@@ -593,106 +629,3 @@ def _undo(sink: Sink, target: Target, state: Any) -> None:
         target.undo(state)
     except (OSError, SeqlakeError) as error:
         _log.warning("Some of what was written could not be removed: %s", error)
-
-
-def convert_part(task: PartTask, /, *, sink: Sink, schema: Schema) -> object:
-    """Convert one part; what an executor runs.
-
-    Args:
-        task: Which rows.
-        sink: Where they go; a part that is run again replaces what it wrote.
-        schema: What is handed to the sink; columns of the source that it lacks are not read.
-
-    Returns:
-        The sink's receipt.
-
-    Raises:
-        SeqlakeError: Whatever went wrong, in its own class where it is one of ours; the message names the shard.
-    """
-    place = _Place()
-    try:
-        return sink.write(task.part, _batches(task, schema, place), root=task.root)
-    except SeqlakeError as error:
-        error.message = f"{place.text(task)}: {error.message}"
-        error.args = (error.message,)
-        raise
-    except Exception as error:
-        raise SeqlakeError(f"{place.text(task)}: {type(error).__name__}: {error}") from error
-
-
-class _Place:
-    """Where the work is, for messages: a sink asks for batches while it writes."""
-
-    def __init__(self) -> None:
-        self.piece: RowRange | None = None
-
-    def text(self, task: PartTask) -> str:
-        piece = self.piece or task.pieces[0]
-        return f"Part {task.part}, rows {piece.start} to {piece.stop - 1} of the source shard {piece.shard.key!r}"
-
-
-def _batches(task: PartTask, schema: Schema, place: _Place) -> Iterator[pa.RecordBatch]:
-    for piece in task.pieces:
-        place.piece = piece
-        whole = piece.start == 0 and piece.stop == piece.shard.rows
-        reader = piece.shard.open()
-        try:
-            rows = None if whole else np.arange(piece.start, piece.stop, dtype=np.int64)
-            for batch in reader.batches(list(schema.names), rows=rows):
-                yield conformed(batch, schema)
-        except (SchemaMismatchError, DecodeError) as error:
-            _name_sequence(error, reader, piece, schema)
-            raise
-        finally:
-            reader.close()
-
-
-def _name_sequence(error: SeqlakeError, reader: ShardReader, piece: RowRange, schema: Schema) -> None:
-    """Put the first sequence that cannot be read before the message: asked one by one, since it happens once."""
-    if schema.id is None:
-        return
-    for row in range(piece.start, piece.stop):
-        alone = np.array([row], np.int64)
-        try:
-            list(reader.batches(list(schema.names), rows=alone))
-        except SeqlakeError:
-            try:
-                [batch] = reader.batches([schema.id], rows=alone)
-            except SeqlakeError:
-                return
-            error.message = f"sequence {batch.column(0)[0].as_py()!r}: {error.message}"
-            return
-
-
-def conformed(batch: pa.RecordBatch, schema: Schema, /) -> pa.RecordBatch:
-    """The batch in the schema's logical types.
-
-    Raises:
-        ValidationError: A cell that does not fit; the message names its column and its sequence.
-    """
-    arrays = []
-    for name in schema.names:
-        try:
-            arrays.append(_fitted(batch.column(name), schema[name]))
-        except ValidationError as error:
-            raise _misfit(batch, schema[name], schema.id, error) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
-
-
-def _fitted(array: pa.Array, column: Column) -> pa.Array:
-    if not conforming.fits_column(array.type, column):
-        raise SchemaMismatchError(f"Column {column.name!r}: expected {column.logical}, found {array.type}.")
-    return conforming.conform_column(array, column, column.logical)
-
-
-def _misfit(batch: pa.RecordBatch, column: Column, key: str | None, error: ValidationError) -> ValidationError:
-    """Which row it was: asked one by one, since it happens once."""
-    for row in range(batch.num_rows):
-        try:
-            _fitted(batch.column(column.name).slice(row, 1), column)
-        except ValidationError as alone:
-            name = f"sequence {batch.column(key)[row].as_py()!r}" if key in batch.schema.names else f"row {row}"
-            return ValidationError(
-                f"{name}: {alone.message}", hint="Mend it in the source, or leave the column out with select()."
-            )
-    return error

@@ -29,17 +29,19 @@ from seqlake.executors import executor_of
 from seqlake.files.limits import machine_memory
 from seqlake.files.local import LocalStore
 from seqlake.files.stores import list_without_links
+from seqlake.shares import RecordedRun, begun
 from seqlake.spec.alignment import clock_of, own_rate
 from seqlake.spec.schema import no_column
 from seqlake.versions import names
 from seqlake.windows.sources import cells_of, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from os import PathLike
 
     from seqlake.executors import Executor
     from seqlake.protocols import Readable
+    from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column
 
 _HEX = frozenset("0123456789abcdef")
@@ -169,17 +171,20 @@ def prepare(
     limit = None if budget is None else bytes_of(budget, name="budget")
     place = _place(source, out)
     originals = Originals.of(source)
-    plans = []
-    left = limit
-    room = _room(place, len(videos))
-    for name, size in videos.items():
-        plan = _plan(source, place, originals, name, size, fit=fit, fps=fps, codec=codec, budget=left, room=room)
-        left = None if left is None else max(0, left - plan.prepared.nbytes)
-        plans.append(plan)
+
+    def planned() -> list[_Plan]:
+        plans, left, room = list[_Plan](), limit, _room(place, len(videos))
+        for name, size in videos.items():
+            plan = _plan(source, place, originals, name, size, fit=fit, fps=fps, codec=codec, budget=left, room=room)
+            left = None if left is None else max(0, left - plan.prepared.nbytes)
+            plans.append(plan)
+        return plans
+
     if dry_run:
-        return Preparation(columns=tuple(plan.prepared for plan in plans), planned=True)
-    executor = executor_of(on, workers=workers)
-    return Preparation(columns=tuple(_run(plan, executor) for plan in plans))
+        return Preparation(columns=tuple(plan.prepared for plan in planned()), planned=True)
+    identity = {"source": lambda: source.fingerprint, "videos": repr(videos), "options": [fit, fps, codec, limit]}
+    with begun(executor_of(on, workers=workers), "prepare", {"out": place.location, **identity}) as run:
+        return Preparation(columns=tuple(_run(_agreed(run, planned, source, place, originals), run)))
 
 
 def drop_copies(
@@ -401,31 +406,66 @@ def _is_made(group: CopySet, task: CopyTask) -> bool:
     return set(task.phases) <= set(copied.record.phases)
 
 
-def _run(plan: _Plan, executor: Executor) -> Prepared:
-    """Make the copies of one column."""
-    place, settings, prepared = plan.group.place, plan.group.settings, plan.prepared
-    store = place.store
-    folder = f"{place.prefix}{settings.folder}"
-    store.delete([path for path, _ in list_without_links(store, folder) if path.endswith(PASSING)])
-    if place.settings(settings.column, settings.size) is None:
-        store.put(f"{folder}/{SETTINGS}", settings.document())
-    assert plan.column.type is not None
-    results: dict[str, CopyMade] = {}
-    what = f"copies of {settings.column!r}"
-    with counting(len(plan.tasks), what, unit="videos") as count:
+def _agreed(
+    executor: Executor, planned: Callable[[], list[_Plan]], source: Readable, place: CopyFolder, originals: Originals
+) -> Sequence[_Plan]:
+    """The plans; of shares those of the first to come: codecs are measured once, and copies come to be meanwhile."""
+    if not isinstance(executor, RecordedRun):
+        return planned()
+    known = executor.agree("plan", lambda: [(one.group.settings, list(one.tasks), one.prepared) for one in planned()])
+    return [
+        _Plan(
+            group=CopySet(place=place, settings=settings, originals=originals),
+            column=_video(source, settings.column),
+            tasks=tasks,
+            prepared=prepared,
+        )
+        for settings, tasks, prepared in known
+    ]
 
-        def done(task: CopyTask, result: CopyMade) -> None:
-            results[task.reference] = result
+
+@dataclass(frozen=True, slots=True)
+class _Makers:
+    """Makes copies of several columns; a task is one file of one of them."""
+
+    makers: Sequence[CopyMaker]
+
+    def __call__(self, task: tuple[int, CopyTask], /) -> CopyMade:
+        return self.makers[task[0]](task[1])
+
+
+def _run(plans: Sequence[_Plan], executor: Executor) -> Iterator[Prepared]:
+    """Make the copies of all columns."""
+    folders = [f"{plan.group.place.prefix}{plan.group.settings.folder}" for plan in plans]
+    for plan, folder in zip(plans, folders, strict=True):
+        settings, store = plan.group.settings, plan.group.place.store
+        if not isinstance(executor, RecordedRun):  # others may be making theirs
+            store.delete([path for path, _ in list_without_links(store, folder) if path.endswith(PASSING)])
+        if plan.group.place.settings(settings.column, settings.size) is None:
+            store.put(f"{folder}/{SETTINGS}", settings.document())
+    results: list[dict[str, CopyMade]] = [{} for _ in plans]
+    tasks = [(number, task) for number, plan in enumerate(plans) for task in plan.tasks]
+    names = ", ".join(repr(plan.group.settings.column) for plan in plans)
+    with counting(len(tasks), f"copies of {names}", unit="videos") as count:
+
+        def done(task: tuple[int, CopyTask], result: CopyMade) -> None:
+            results[task[0]][task[1].reference] = result
             count()
 
-        maker = CopyMaker(group=plan.group, column=plan.column.type)
-        executor.run(maker, plan.tasks, done=done, tick=lambda: None)
-    store.sync(folder)
-    damaged = {reference: result.damage for reference, result in results.items() if result.damage}
-    return replace(
-        prepared,
-        written=len(results) - len(damaged),
-        nbytes=sum(result.nbytes for result in results.values()),
-        frames=sum(result.frames for result in results.values()),
-        damaged=damaged,
-    )
+        makers = _Makers([CopyMaker(group=plan.group, column=_type_of(plan)) for plan in plans])
+        executor.run(makers, tasks, done=done, tick=lambda: None)
+    for plan, folder, some in zip(plans, folders, results, strict=True):
+        plan.group.place.store.sync(folder)
+        damaged = {reference: result.damage for reference, result in some.items() if result.damage}
+        yield replace(
+            plan.prepared,
+            written=len(some) - len(damaged),
+            nbytes=sum(result.nbytes for result in some.values()),
+            frames=sum(result.frames for result in some.values()),
+            damaged=damaged,
+        )
+
+
+def _type_of(plan: _Plan) -> ColumnType:
+    assert plan.column.type is not None
+    return plan.column.type

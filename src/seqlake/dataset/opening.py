@@ -539,19 +539,24 @@ def nothing_left(location: str | os.PathLike[str], /, *, storage: Mapping[str, s
     except (CommitUnknownError, DatasetExistsError):
         raise  # it may be there, or it is somebody else's
     except BaseException:
-        place = place_of(location)
-        if lake_of(place):
-            _drop_if_empty(place, storage)
-            raise
-        if is_local(place) and not local_path(place).is_dir():
-            raise
-        store = open_store(place, storage=storage)
-        paths = [path for path, _ in store.list()]
-        if all(_BARE.fullmatch(path) for path in paths):
-            store.delete(paths)
-            if is_local(place):
-                remove_empty_folders(local_path(place))
+        remove_bare(location, storage=storage)
         raise
+
+
+def remove_bare(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None) -> None:
+    """Remove a dataset that was being created; what holds rows, or a file of anybody else, stays."""
+    place = place_of(location)
+    if lake_of(place):
+        _drop_if_empty(place, storage)
+        return
+    if is_local(place) and not local_path(place).is_dir():
+        return
+    store = open_store(place, storage=storage)
+    paths = [path for path, _ in store.list()]
+    if all(_BARE.fullmatch(path) for path in paths):
+        store.delete(paths)
+        if is_local(place):
+            remove_empty_folders(local_path(place))
 
 
 def _drop_if_empty(place: str, storage: Mapping[str, str] | None) -> None:

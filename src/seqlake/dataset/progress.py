@@ -59,3 +59,30 @@ def timing(seconds: float, what: str, /) -> Iterator[Callable[[float, str], None
             bar.update(min(passed, seconds) - bar.n)
 
         yield show
+
+
+@contextmanager
+def of_parts(parts: int, rows: int, nbytes: int, what: str, /) -> Iterator[Callable[[int, int], None]]:
+    """A function to be called with the rows and bytes of each part that is done; shows tasks, rows, bytes, rate, time.
+
+    Args:
+        parts: All of them.
+        rows: Of all.
+        nbytes: Likewise.
+        what: The verb.
+    """
+    from tqdm import tqdm
+
+    wanted = _SHOWN.get()
+    hidden = None if wanted is None else not wanted
+    ended = amount = 0
+    with tqdm(total=rows, desc=what, unit=" sequences", delay=1, leave=False, disable=hidden) as bar:
+
+        def step(some: int, size: int) -> None:
+            nonlocal ended, amount
+            ended, amount = ended + 1, amount + size
+            text = f"{ended} of {parts} tasks, {amount / 1e6:,.0f} of {nbytes / 1e6:,.0f} MB"
+            bar.set_postfix_str(text, refresh=False)
+            bar.update(some)
+
+        yield step

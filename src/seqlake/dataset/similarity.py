@@ -18,6 +18,7 @@ from seqlake.dataset.reading.streaming import one_shard
 from seqlake.errors import SchemaMismatchError, SequenceNotFoundError
 from seqlake.executors import executor_of, in_order
 from seqlake.shards.cells import list_lengths
+from seqlake.shares import begun
 from seqlake.spec.schema import is_list, is_number
 
 if TYPE_CHECKING:
@@ -152,7 +153,9 @@ def duplicates(
     edges = range(0, count, _PAIRS)
     tasks = [(one, other) for one in edges for other in edges if other >= one]
     compare = _Pairs(excerpt.cut(columns=[column]), column, threshold, most)
-    parts = in_order(executor_of(on, workers=workers), compare, tasks)
+    identity = {"source": lambda: compare.source.fingerprint, "threshold": threshold, "most": most}
+    with begun(executor_of(on, workers=workers), "duplicates", identity) as executor:
+        parts = in_order(executor, compare, tasks)
     rows = np.concatenate([np.zeros((0, 2), np.int64), *(rows for rows, _ in parts)])
     scores = np.concatenate([np.zeros(0), *(scores for _, scores in parts)])
     order = np.lexsort((rows[:, 1], rows[:, 0], -scores))[:most]

@@ -118,8 +118,18 @@ def in_order(
         results[numbered[0]] = result
         done(numbered[1])
 
-    executor.run(_OfNumbered(function), list(enumerate(tasks)), done=keep, tick=lambda: None)
+    executor.run(numbered(function), list(enumerate(tasks)), done=keep, tick=lambda: None)
     return [results[number] for number in range(len(tasks))]
+
+
+def numbered(function: Callable[[Task], Result], /) -> Callable[[tuple[int, Task]], Result]:
+    """The function over tasks that have their numbers beside them.
+
+    Example:
+        >>> numbered(abs)((7, -1))
+        1
+    """
+    return _OfNumbered(function)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,17 +19,27 @@ from seqlake.dataset import opening, progress
 from seqlake.dataset.changing.evolving import followed
 from seqlake.dataset.opening import nothing_left
 from seqlake.dataset.reading import streaming
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing import conforming, rehearsal
 from seqlake.dataset.writing.carrying import Carrier, FilesMode
 from seqlake.dataset.writing.ingest import first_width, undeclared
+from seqlake.dataset.writing.parts import RowsPart, rows_of, rows_parts, write_parts
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
-from seqlake.errors import ColumnNotFoundError, CommitUnknownError, SchemaMismatchError, ValidationError
+from seqlake.errors import (
+    ColumnNotFoundError,
+    CommitUnknownError,
+    SchemaMismatchError,
+    SeqlakeError,
+    ValidationError,
+)
+from seqlake.executors import executor_of
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
 from seqlake.formats.lerobot import uniting
 from seqlake.shards.ids import hash_ids
+from seqlake.shares import RecordedRun, begun
 from seqlake.spec.schema import is_list, is_number, no_column
 from seqlake.versions import shard_formats
 from seqlake.versions.ids import refuse_repeated
@@ -39,7 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from seqlake.dataset.dataset import Dataset
-    from seqlake.protocols import Readable
+    from seqlake.executors import Executor
+    from seqlake.protocols import Readable, Transaction
     from seqlake.spec.schema import Column, Schema
 
 _NO_ID = "Rows of a dataset have a sequence_id, these have none."
@@ -59,6 +71,8 @@ def repack(
     fixed_size_inner: bool = False,
     files: FilesMode = "copy",
     storage: Mapping[str, str] | None = None,
+    on: str | Executor | None = None,
+    workers: int | None = None,
 ) -> Dataset:
     """Write the rows of any dataset again, in order, into new shards.
 
@@ -74,6 +88,9 @@ def repack(
         fixed_size_inner: Store fixed-size inner lists.
         files: What happens to files inside the source: `copy`, `hardlink` or `reference` (by absolute location).
         storage: Options of the new dataset's store.
+        on: What writes: `"processes"`, `"ray"` or an `Executor`, each task at most about one shard; by default this
+            process alone. `Resumable` and `Share` keep what is finished.
+        workers: Tasks at a time of what `on` names.
 
     Raises:
         DatasetExistsError: `out` is neither new nor empty.
@@ -82,12 +99,49 @@ def repack(
     Example:
         ```python
         repack(ds, "data/small", layout="archive")
+        repack(ds, "data/same", on="processes", workers=8)
         ```
     """
     shape = ShardShape(
         rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner, format=shards
     )
-    return _write([source], out, shape=shape, files=files, storage=storage)
+    if on is None and workers is None:
+        return _write([source], out, shape=shape, files=files, storage=storage)
+    schema, excerpt = shard_formats.with_new(source.schema, shape.format), excerpt_of(source)
+    identity = {"source": lambda: source.fingerprint, "out": absolute(out), "shape": repr(shape), "files": files}
+    with (
+        begun(executor_of(on or "processes", workers=workers), "repack", identity) as run,
+        whole(out, schema, shape=shape, storage=storage, run=run) as (dataset, staging),
+    ):
+        copying = _Copying(excerpt, schema, files)
+        write_parts(run, rows_parts(excerpt, shape), copying, staging=staging, table=dataset.table, schema=schema)
+    return dataset
+
+
+def excerpt_of(source: Readable, /) -> Excerpt:
+    """What a source shows, with the options of its store, wherever it keeps them."""
+    excerpt, place = Excerpt.of(source), MediaFiles.of(source)
+    if excerpt.storage is not None or place.storage is None:
+        return excerpt
+    return Excerpt(
+        excerpt.source,
+        columns=excerpt.columns,
+        rows=excerpt.rows,
+        storage=place.storage,
+        allow_outside=place.allow_outside,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Copying:
+    """Copies rows as they are."""
+
+    source: Excerpt
+    schema: Schema
+    files: FilesMode
+
+    def __call__(self, part: RowsPart, staging: Staging, /) -> None:
+        _copy(rows_of(self.source, part), self.schema, staging, self.files)
 
 
 @takes(selection=DATASET)
@@ -381,9 +435,22 @@ def _write(
 
 @contextmanager
 def whole(
-    out: str | os.PathLike[str], schema: Schema, /, *, shape: ShardShape, storage: Mapping[str, str] | None
+    out: str | os.PathLike[str],
+    schema: Schema,
+    /,
+    *,
+    shape: ShardShape,
+    storage: Mapping[str, str] | None,
+    run: Executor | None = None,
 ) -> Iterator[tuple[Dataset, Staging]]:
     """A new dataset and where its rows are put: committed at the end of the block, or nothing of it is left.
+
+    Args:
+        out: Where.
+        schema: Of the rows.
+        shape: Of its shards.
+        storage: Options of its store.
+        run: What writes the rows; one that keeps receipts goes on with the same transaction, and loses nothing.
 
     Raises:
         DatasetExistsError: `out` is neither new nor empty.
@@ -394,22 +461,56 @@ def whole(
             _NO_ID,
             hint=_CONVERT,
         )
-    opening.refuse_occupied(out, storage=storage)
-    rehearsal.stop_here()
-    with nothing_left(out, storage=storage):
-        dataset = opening.create(out, schema, storage=storage)
-        staging = Staging(dataset.table, schema, shape=shape)
+
+    kept = run if isinstance(run, RecordedRun) else None
+    dataset, transaction = _begun(out, schema, storage, kept)
+    staging, ready = Staging(dataset.table, schema, shape=shape, transaction=transaction), False
     try:
         yield dataset, staging
+        ready = True
         if staging.written or staging.begun:
             staging.commit("append")
     except CommitUnknownError:
         raise  # it may stand: nothing of it may be removed
-    except BaseException:
+    except BaseException as error:
+        if kept is not None and not (ready and isinstance(error, SeqlakeError)):
+            raise  # what is finished serves the next process
         staging.discard()
         _take_back(dataset, out, storage=storage)
+        if kept is not None:
+            kept.forget()
         raise
     dataset.refresh()
+
+
+def _begun(
+    out: str | os.PathLike[str], schema: Schema, storage: Mapping[str, str] | None, kept: RecordedRun | None
+) -> tuple[Dataset, Transaction | None]:
+    """A new dataset; of shares the one that the first of them made, and the transaction that all write to."""
+
+    def check() -> None:
+        opening.refuse_occupied(out, storage=storage)
+        rehearsal.stop_here()
+
+    def begin() -> Dataset:
+        with nothing_left(out, storage=storage):
+            return opening.create(out, schema, storage=storage)
+
+    def announce() -> Transaction:
+        return begin().table.begin()
+
+    if kept is None:
+        check()
+        return begin(), None
+    mend = partial(opening.remove_bare, out, storage=storage)
+    lost = partial(_lost, out, storage)
+    transaction = kept.agree("transaction", announce, check=check, mend=mend, undo=lost)
+    return opening.open(out, storage=storage), transaction
+
+
+def _lost(out: str | os.PathLike[str], storage: Mapping[str, str] | None, transaction: Transaction) -> None:
+    """Another process was first: its transaction is the one that all write to."""
+    opening.open(out, storage=storage).table.discard(transaction)
 
 
 def _copy(

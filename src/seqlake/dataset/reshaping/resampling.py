@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -20,9 +20,13 @@ from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reshaping.merging import whole
 from seqlake.dataset.reshaping.slicing import rate_advice
 from seqlake.dataset.writing.carrying import Carrier, FilesMode
-from seqlake.dataset.writing.staging import ShardShape
+from seqlake.dataset.writing.parts import RowsPart, rows_of, rows_parts, write_parts
+from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.dataset.writing.values import cell
 from seqlake.errors import SchemaMismatchError
+from seqlake.executors import executor_of
+from seqlake.files.locations import absolute
+from seqlake.shares import begun
 from seqlake.spec.alignment import exact, on_clock, own_rate
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.stamps import origin_of
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.selection import Selection
+    from seqlake.executors import Executor
     from seqlake.spec.schema import Column, Schema
 
 Method = Literal["linear", "nearest", "hold"]
@@ -58,6 +63,8 @@ def resample(
     method: Method | Mapping[str, Method] | None = None,
     files: FilesMode = "copy",
     storage: Mapping[str, str] | None = None,
+    on: str | Executor | None = None,
+    workers: int | None = None,
 ) -> Dataset:
     """Write a dataset whose signals have `fps` samples per second.
 
@@ -78,6 +85,9 @@ def resample(
             column; by default linear for floating-point numbers, hold for others.
         files: `copy`, `hardlink` or `reference`.
         storage: Options of the new dataset's store.
+        on: What writes: `"processes"`, `"ray"` or an `Executor`, each task at most about one shard; by default this
+            process alone. `Resumable` and `Share` keep what is finished.
+        workers: Tasks at a time of what `on` names.
 
     Raises:
         DatasetExistsError: `out` is neither new nor empty.
@@ -93,20 +103,46 @@ def resample(
     rate = exact(fps)
     source = Excerpt.of(selection)
     plan = _Plan(source, rate, columns, method)
-    with whole(out, plan.schema, shape=ShardShape(), storage=storage) as (dataset, staging):
+    write = _Resampling(source, plan, files)
+    executor = None if on is None and workers is None else executor_of(on or "processes", workers=workers)
+    asked = {"columns": None if columns is None else list(columns), "method": repr(method), "files": files}
+    identity = {"source": lambda: source.fingerprint, "out": absolute(out), "fps": str(rate), **asked}
+    with (
+        begun(executor, "resample", identity) as run,
+        whole(out, plan.schema, shape=ShardShape(), storage=storage, run=run) as (dataset, staging),
+    ):
+        if run is None:
+            write.rows(source, staging)
+        else:
+            parts = rows_parts(source, staging.shape)
+            write_parts(run, parts, write, staging=staging, table=dataset.table, schema=plan.schema, what="resample")
+    return dataset
+
+
+@dataclass(frozen=True, slots=True)
+class _Resampling:
+    """Writes rows at the new rate."""
+
+    source: Excerpt
+    plan: _Plan
+    files: FilesMode
+
+    def __call__(self, part: RowsPart, staging: Staging, /) -> None:
+        self.rows(rows_of(self.source, part), staging)
+
+    def rows(self, source: Excerpt, staging: Staging) -> None:
         carrier = Carrier(
-            plan.schema,
+            self.plan.schema,
             root=source.root,
             staging=staging,
-            mode=files,
+            mode=self.files,
             storage=source.storage,
             known=ability(source, KeepsFiles),
         )
         for shard in progress.over(source.shards(), "resample"):
             for batch in streaming.for_writing(shard, source.schema.names):
-                for rows in staging.parts(plan.resampled(batch)):
+                for rows in staging.parts(self.plan.resampled(batch)):
                     staging.write(carrier.carry(rows))
-    return dataset
 
 
 class _Plan:

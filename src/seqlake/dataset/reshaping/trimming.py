@@ -25,11 +25,15 @@ from seqlake.dataset.reshaping.merging import whole
 from seqlake.dataset.reshaping.slicing import Piece, Spans, changes, rate_advice, sliced, steps_in
 from seqlake.dataset.writing.carrying import Carrier
 from seqlake.dataset.writing.ingest import Encoded
+from seqlake.dataset.writing.parts import RowsPart, rows_of, rows_parts, write_parts
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
+from seqlake.executors import executor_of
+from seqlake.files.locations import absolute
 from seqlake.media import cut_sound
 from seqlake.media.video import cutting
 from seqlake.shards.cells import revalued
+from seqlake.shares import begun
 from seqlake.spec.alignment import on_clock, samples_of
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.rules.references import names_its_file
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.dataset.selection import Selection
+    from seqlake.executors import Executor
+    from seqlake.spec.alignment import Clock
     from seqlake.spec.schema import Schema
 
     Borders = Callable[[BatchRow, int], Sequence[tuple[int, int]]]
@@ -268,6 +274,8 @@ def trim(
     stop: int | None = None,
     seconds: tuple[float | None, float | None] | None = None,
     storage: Mapping[str, str] | None = None,
+    on: str | Executor | None = None,
+    workers: int | None = None,
 ) -> Cuts:
     """Write every sequence cut down to some of its steps, as a dataset of its own.
 
@@ -282,6 +290,9 @@ def trim(
         stop: One past the last; negative ones count from the end.
         seconds: From when to when, in place of steps.
         storage: Options of the new dataset's store.
+        on: What writes: `"processes"`, `"ray"` or an `Executor`, each task at most about one shard; by default this
+            process alone. `Resumable` and `Share` keep what is finished.
+        workers: Tasks at a time of what `on` names.
 
     Returns:
         The dataset, with the sequences that had no such steps and were left out.
@@ -303,11 +314,8 @@ def trim(
     if seconds is not None:
         start, stop = (None if one is None else _step(one, clock.rate, selection) for one in seconds)
 
-    def borders(_: BatchRow, steps: int) -> list[tuple[int, int]]:
-        first, last, _step = slice(start, stop).indices(steps)
-        return [(first, last)] if first < last else []
-
-    return _write(selection, out, borders, numbered=False, storage=storage)
+    borders = _Trimmed(start, stop)
+    return _write(selection, out, borders, numbered=False, storage=storage, executor=_executor(on, workers))
 
 
 @takes(selection=DATASET)
@@ -322,6 +330,8 @@ def segment(
     seconds: Sequence[float] | None = None,
     min_length: int = 1,
     storage: Mapping[str, str] | None = None,
+    on: str | Executor | None = None,
+    workers: int | None = None,
 ) -> Cuts:
     """Write every sequence as several, one row for each piece; for what happens to files see `trim`.
 
@@ -337,6 +347,9 @@ def segment(
         seconds: Cut at these times.
         min_length: Leave out pieces of fewer steps.
         storage: Options of the new dataset's store.
+        on: What writes: `"processes"`, `"ray"` or an `Executor`, each task at most about one shard; by default this
+            process alone. `Resumable` and `Share` keep what is finished.
+        workers: Tasks at a time of what `on` names.
 
     Raises:
         DatasetExistsError: `out` is neither new nor empty.
@@ -357,18 +370,45 @@ def segment(
         _check_label(selection.schema, by, clock.rate)
     fixed = at if seconds is None else [_step(one, clock.rate, selection) for one in seconds]
 
-    def borders(row: BatchRow, steps: int) -> list[tuple[int, int]]:
-        if length is not None:
-            inner = list(range(length, steps, length))
-        elif by is not None:
-            labels = row.value(by)
+    borders = _Segmented(by, length, None if fixed is None else tuple(fixed), min_length)
+    return _write(selection, out, borders, numbered=True, storage=storage, executor=_executor(on, workers))
+
+
+def _executor(on: str | Executor | None, workers: int | None) -> Executor | None:
+    return None if on is None and workers is None else executor_of(on or "processes", workers=workers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trimmed:
+    """One piece of each sequence."""
+
+    start: int | None
+    stop: int | None
+
+    def __call__(self, _: BatchRow, steps: int, /) -> list[tuple[int, int]]:
+        first, last, _step = slice(self.start, self.stop).indices(steps)
+        return [(first, last)] if first < last else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Segmented:
+    """Pieces by label, of a length, or at steps."""
+
+    by: str | None
+    length: int | None
+    at: tuple[int, ...] | None
+    min_length: int
+
+    def __call__(self, row: BatchRow, steps: int, /) -> list[tuple[int, int]]:
+        if self.length is not None:
+            inner = list(range(self.length, steps, self.length))
+        elif self.by is not None:
+            labels = row.value(self.by)
             inner = [] if labels is None else changes(np.asarray(labels))
         else:
-            inner = sorted({step + steps if step < 0 else step for step in fixed or ()})
+            inner = sorted({step + steps if step < 0 else step for step in self.at or ()})
         edges = [0, *(step for step in inner if 0 < step < steps), steps]
-        return [(a, b) for a, b in pairwise(edges) if b - a >= min_length]
-
-    return _write(selection, out, borders, numbered=True, storage=storage)
+        return [(a, b) for a, b in pairwise(edges) if b - a >= self.min_length]
 
 
 def _step(seconds: float, rate: Fraction | None, source: Selection) -> int:
@@ -399,14 +439,43 @@ def _write(
     *,
     numbered: bool,
     storage: Mapping[str, str] | None,
+    executor: Executor | None,
 ) -> Cuts:
     """The new dataset, or nothing of it."""
     source = Excerpt.of(selection)
     schema = _schema_of_pieces(source.schema, numbered=numbered)
-    with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
-        pieces = _Pieces(source, schema, staging, borders, numbered=numbered)
+    write = _Cutting(source, schema, borders, dataset_clock(source), numbered)
+    identity = {"source": lambda: source.fingerprint, "out": absolute(out), "borders": repr(borders)}
+    with (
+        begun(executor, "segment" if numbered else "trim", identity) as run,
+        whole(out, schema, shape=ShardShape(), storage=storage, run=run) as (dataset, staging),
+    ):
+        if run is None:
+            said = [write.rows(source, staging)]
+        else:
+            parts = rows_parts(source, staging.shape, files=bool(cut_columns(source.schema)))
+            said = write_parts(run, parts, write, staging=staging, table=dataset.table, schema=schema, what="cut")
+    left_out = tuple(one for some, _ in said for one in some)
+    return Cuts(dataset=dataset, left_out=left_out, files=tuple(one for _, some in said for one in some))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cutting:
+    """Writes the pieces of sequences; says which were left out, and what became of files."""
+
+    source: Excerpt
+    schema: Schema
+    borders: Borders
+    clock: Clock
+    numbered: bool
+
+    def __call__(self, part: RowsPart, staging: Staging, /) -> tuple[list[str], list[CutFile]]:
+        return self.rows(rows_of(self.source, part), staging)
+
+    def rows(self, source: Excerpt, staging: Staging) -> tuple[list[str], list[CutFile]]:
+        pieces = _Pieces(source, self.schema, staging, self.borders, clock=self.clock, numbered=self.numbered)
         pieces.write()
-    return Cuts(dataset=dataset, left_out=tuple(pieces.left_out), files=tuple(pieces.files))
+        return pieces.left_out, pieces.files
 
 
 def _schema_of_pieces(schema: Schema, *, numbered: bool) -> Schema:
@@ -428,14 +497,22 @@ class _Pieces:
     """Writes the pieces of all sequences, in order."""
 
     def __init__(
-        self, source: Excerpt, schema: Schema, staging: Staging, borders: Borders, /, *, numbered: bool
+        self,
+        source: Excerpt,
+        schema: Schema,
+        staging: Staging,
+        borders: Borders,
+        /,
+        *,
+        clock: Clock,
+        numbered: bool,
     ) -> None:
         self._source = source
         self._schema = schema
         self._staging = staging
         self._borders = borders
         self._numbered = numbered
-        self._clock = dataset_clock(source)
+        self._clock = clock
         self._spans = Spans(source, self._clock)
         self._cut = cut_columns(source.schema)
         self._cutter = Cutter(source.schema, self._spans, staging, storage=source.storage)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -14,6 +16,7 @@ from seqlake.dataset.reading.cells import arrow_cell, flat_cell
 from seqlake.dataset.reading.streaming import read
 from seqlake.dataset.statistics.chunks import each
 from seqlake.executors import executor_of, in_order
+from seqlake.shares import begun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -103,7 +106,10 @@ def outliers(
     if on is None:
         parts = list(each(source.shards(), measure, workers=workers or _threads()))
     else:
-        parts = in_order(executor_of(on, workers=workers), measure, source.shards())
+        known = hashlib.sha256(json.dumps(stats.to_json(), sort_keys=True, default=str).encode()).hexdigest()
+        identity = {"source": lambda: source.fingerprint, "stats": known, "columns": names}
+        with begun(executor_of(on, workers=workers), "outliers", identity) as executor:
+            parts = in_order(executor, measure, source.shards())
     whole = {name: np.concatenate([np.zeros((0, 6)), *(part[name] for part in parts)]) for name in names}
     return _ranked(source, whole, top)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Seen = tuple[dict[tuple[int, int], list[NDArray[Any]]], dict[tuple[int, int], NDArray[np.int64]]]
+
 _DIGIT = 16  # bits that one pass decides
 _KEPT = 1 << 22  # numbers that are kept and sorted instead of counted
 HISTOGRAMS = 256  # of 512 KiB each, at a time
@@ -85,11 +87,17 @@ class QuantileSearch:
         other._begin_seeing()  # noqa: SLF001 - of its own class
         return other
 
-    def absorb(self, other: QuantileSearch, /) -> None:
+    @property
+    def seen(self) -> Seen:
+        """What it has seen in this pass: numbers that are kept, and histograms, by dimension and bin."""
+        return self._kept, self._counted
+
+    def absorb(self, seen: Seen, /) -> None:
         """What another one has seen in this pass counts as seen here."""
-        for place, parts in other._kept.items():
+        kept, histograms_of = seen
+        for place, parts in kept.items():
             self._kept[place] += parts
-        for place, counted in other._counted.items():
+        for place, counted in histograms_of.items():
             self._counted[place] += counted
 
     @property

@@ -29,6 +29,7 @@ from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
 from seqlake.executors import executor_of, in_order
 from seqlake.files.checksums import digest_of, seal
 from seqlake.media import depth_levels
+from seqlake.shares import begun
 from seqlake.spec.schema import is_number
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from seqlake.dataset.statistics.chunks import CellBatch
     from seqlake.dataset.statistics.moments import Moments
+    from seqlake.dataset.statistics.ranks import Seen
     from seqlake.executors import Executor
     from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Column, Schema
@@ -103,13 +105,15 @@ def statistics(
         every = {*points, *(point for name in missing if name in kept for point in kept[name].quantiles)}
         visual = [name for name in missing if is_pictures(source.schema[name])]
         numeric = [name for name in missing if name not in visual]
-        if numeric:
-            kept |= _Scan(source, numeric, sorted(every), workers=threads, executor=executor, progress=progress).run()
-        for name in visual:
-            kept[name] = statistics_of(
-                source, name, sorted(every), workers=threads, executor=executor, progress=progress
-            )
-        _write(source, kept)
+        identity = {"source": lambda: source.fingerprint, "columns": missing, "quantiles": sorted(every)}
+        with begun(executor, "statistics", identity, goes_on=True) as run:
+            if numeric:
+                kept |= _Scan(source, numeric, sorted(every), workers=threads, executor=run, progress=progress).run()
+            for name in visual:
+                kept[name] = statistics_of(
+                    source, name, sorted(every), workers=threads, executor=run, progress=progress
+                )
+            _write(source, kept)
     return Statistics({name: _with_points(kept[name], points) for name in names}, rows=_rows(source))
 
 
@@ -298,11 +302,11 @@ def _looked(
 
 def _ranked(
     shards: Sequence[Shard], /, *, schema: Schema, names: Sequence[str], look: _QuantileLook
-) -> Mapping[str, QuantileSearch]:
-    """Searches that have seen the numbers of some shards; an executor's task."""
+) -> dict[str, Seen]:
+    """What searches see of the numbers of some shards; an executor's task."""
     fresh = _QuantileLook({name: search.blank() for name, search in look.ranks.items()})  # a task may be run again
     _looked(shards, schema=schema, names=names, look=fresh)
-    return fresh.ranks
+    return {name: search.seen for name, search in fresh.ranks.items()}
 
 
 def _flat(chunk: CellBatch, dtype: np.dtype[Any]) -> list[NDArray[Any]]:

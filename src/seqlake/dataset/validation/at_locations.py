@@ -53,7 +53,7 @@ def validate(
         Every finding; nothing is raised for what is wrong with the data.
 
     Raises:
-        ValueError: No such depth.
+        ValueError: No such depth, or one that has nothing to divide among shares.
         DatasetNotFoundError: No Mixtrain dataset is at the location.
 
     Example:

@@ -21,10 +21,10 @@ from seqlake.dataset.reading.streaming import one_shard
 from seqlake.dataset.validation.files import FileWalk, seen
 from seqlake.dataset.validation.looking import FileContext
 from seqlake.errors import SchemaMismatchError, SeqlakeError
-from seqlake.executors import in_order
 from seqlake.protocols import Depth
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
+from seqlake.shares import Finish, Share, begun, in_turn
 from seqlake.spec.alignment import clock_of
 from seqlake.spec.findings import Finding, Report
 from seqlake.spec.rules import (
@@ -187,10 +187,12 @@ def report(selection: Readable, /, *, depth: Depth, executor: Executor | None = 
     """Check the rows of a selection against the format; see `validate`.
 
     Raises:
-        ValueError: No such depth.
+        ValueError: No such depth, or one that has nothing to divide among shares.
     """
     if depth not in DEPTHS:
         raise ValueError(f"A depth is one of {', '.join(DEPTHS)}; found {depth!r}.")
+    if isinstance(executor, Share | Finish) and depth in ("metadata", "rows"):
+        raise ValueError(f"Shares divide what is seen of files: the depth is 'files' or 'decode', found {depth!r}.")
     return Report(_findings(Excerpt.of(selection), depth, executor), subject=selection.root, depth=depth)
 
 
@@ -225,7 +227,8 @@ def _rows(selection: Excerpt, depth: Depth, reported: set[str], executor: Execut
                 yield from walk.shard(shard, _location(shard, source))
         else:
             look = _FileLook(selection, frozenset(reported), depth == "decode")
-            ahead = _Ahead(executor, look, shards)
+            identity = {"source": lambda: selection.fingerprint, "depth": depth}
+            ahead = _Ahead(stack.enter_context(begun(executor, "validate", identity)), look, shards)
             for number, shard in enumerate(shards):
                 yield from walk.shard(shard, _location(shard, source), ahead.of(number))
         if files is not None:
@@ -237,34 +240,24 @@ class _Ahead:
     """What executors see of files, some shards ahead of the walk."""
 
     def __init__(self, executor: Executor, look: _FileLook, shards: Sequence[Shard]) -> None:
-        self._executor = executor
-        self._look = look
-        self._shards = shards
-        self._facts: dict[int, list[dict[str, CellFacts]]] = {}
-        self._next = 0  # shard that is looked at next
+        tasks = [
+            _FileTask(number, shard, start, min(start + _ROWS_OF_TASK, shard.rows))
+            for number, shard in enumerate(shards)
+            for start in range(0, shard.rows, _ROWS_OF_TASK)
+        ]
+        facts = in_turn(executor, look, tasks, at_once=_TASKS_AT_ONCE)
+        self._facts = zip(tasks, facts, strict=True)
+        self._next = next(self._facts, None)
 
     def of(self, number: int) -> Iterator[Mapping[str, CellFacts]]:
         """The rows of one shard, in order; shards are asked for in theirs."""
-        while number >= self._next:
-            self._fill()
-        return iter(self._facts.pop(number))
-
-    def _fill(self) -> None:
-        tasks: list[_FileTask] = []
-        while self._next < len(self._shards) and len(tasks) < _TASKS_AT_ONCE:
-            shard, number = self._shards[self._next], self._next
-            self._facts[number] = []
-            tasks += [
-                _FileTask(number, shard, start, min(start + _ROWS_OF_TASK, shard.rows))
-                for start in range(0, shard.rows, _ROWS_OF_TASK)
-            ]
-            self._next += 1
         whole = True  # what follows a gap would stand at the wrong rows
-        for task, facts in zip(tasks, in_order(self._executor, self._look, tasks), strict=True):
-            whole = whole or task.start == 0
-            if whole:
-                self._facts[task.number] += facts
-            whole = whole and len(facts) == task.stop - task.start
+        while self._next is not None and self._next[0].number <= number:
+            task, facts = self._next
+            if whole and task.number == number:
+                yield from facts
+            whole = whole and (task.number < number or len(facts) == task.stop - task.start)
+            self._next = next(self._facts, None)
 
 
 def file_context(selection: Excerpt, reported: frozenset[str], /) -> FileContext:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from seqlake.errors import DatasetExistsError, ReadOnlyError, ValidationError
+from seqlake.errors import DatasetExistsError, ReadOnlyError, ShardChangedError, ValidationError
 from seqlake.shards.ids import pack
 from seqlake.shards.parquet.building import index_bytes
 from seqlake.spec.metadata import Metadata
@@ -28,12 +28,17 @@ from seqlake.versions.small_files import read, remove
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from seqlake.abilities import MapsTasks
     from seqlake.protocols import Store
     from seqlake.spec.schema import Schema
     from seqlake.tables.standalone.context import LogContext
     from seqlake.tables.standalone.log import Log
     from seqlake.tables.standalone.state import State
     from seqlake.versions.state import TableFile
+
+_FILES_PER_TASK = 64
+_BYTES_PER_TASK = 64 << 20
+_NONE = pa.schema([])
 
 
 def _first_version(log: Log, make: Callable[[str], VersionRecord]) -> VersionRecord:
@@ -104,13 +109,14 @@ def _has_metadata(store: Store) -> bool:
     return read(store, names.METADATA) is not None
 
 
-def adopt_folder(context: LogContext, /, *, move: bool = False) -> VersionRecord:
+def adopt_folder(context: LogContext, /, *, move: bool = False, mapped: MapsTasks | None = None) -> VersionRecord:
     """Version 0 of a folder that had no log: its `data/*.parquet` by their names, and its `mixtrain.json`.
 
     Args:
         context: A log without versions.
         move: Files that lie directly in the root are given names in `data/`: linked or copied there, committed, and
             only then removed from where they were.
+        mapped: What has the files looked at; this thread by default, within the transaction.
 
     Raises:
         DatasetNotFoundError: No `mixtrain.json`.
@@ -121,6 +127,7 @@ def adopt_folder(context: LogContext, /, *, move: bool = False) -> VersionRecord
     paths, at_root = _adoptable(store, move=move)
     files = plain.describe(store, paths)
     schema = plain.encode(plain.unified(files), mixtrain)
+    looks = None if mapped is None else _looked(_Look(context, schema, mixtrain), files, mapped)
 
     def make(transaction: str) -> VersionRecord:
         renamed = (
@@ -134,7 +141,7 @@ def adopt_folder(context: LogContext, /, *, move: bool = False) -> VersionRecord
             store.sync(names.STAGED)
         taken = [replace(file, path=renamed.get(file.path, file.path)) for file in files]
         entries = _entries(taken, transaction)
-        write_rows(context, transaction, entries, schema, mixtrain)
+        write_rows(context, transaction, entries, schema, mixtrain, looks=looks)
         return _first_record(transaction, "adopt", entries, schema, mixtrain)
 
     record = _first_version(log, make)
@@ -223,10 +230,75 @@ def _entries(files: Sequence[plain.PlainFile], transaction: str) -> list[ShardEn
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the index of a table says of files that others wrote: ids, and where the steps of each row lie.
+
+    Attributes:
+        context: Of the table.
+        schema: Its columns, encoded.
+        mixtrain: Its metadata.
+    """
+
+    context: LogContext
+    schema: bytes
+    mixtrain: dict[str, Any]
+
+    def __call__(self, task: Sequence[plain.PlainFile], /) -> list[tuple[bytes, bytes]]:
+        """Packed ids and offset index of each; for files of a plain folder."""
+        for file in task:
+            if self.context.store.blob(file.path).token != file.token:
+                raise ShardChangedError(
+                    f"{self.context.root}/{file.path} changed while it was indexed.",
+                    path=self.context.root,
+                    hint="Begin anew once nobody writes to the folder any more.",
+                )
+        return self.of([_as_it_lies(file) for file in task])
+
+    def of(self, files: Sequence[TableFile], /) -> list[tuple[bytes, bytes]]:
+        """The same, wherever they lie."""
+        declared, named = decode_schema(self.schema, self.mixtrain), ID in columns_of(self.schema)
+        return [(_ids(self.context, one) if named else b"", _offsets(self.context, one, declared)) for one in files]
+
+
+def _as_it_lies(file: plain.PlainFile) -> TableFile:
+    """A file of a folder that has no log."""
+    entry = ShardEntry(name=file.path, transaction=names.NOBODY, rows=file.rows, nbytes=file.nbytes)
+    return logged_file(entry)
+
+
+def _looked(look: _Look, files: Sequence[plain.PlainFile], mapped: MapsTasks) -> list[tuple[bytes, bytes]]:
+    """The same of all files, some neighbours a task; their schemas stay at home."""
+    tasks: list[list[plain.PlainFile]] = []
+    room = 0
+    for file in (replace(one, schema=_NONE) for one in files):
+        if not tasks or room < file.nbytes or len(tasks[-1]) == _FILES_PER_TASK:
+            tasks.append([])
+            room = _BYTES_PER_TASK
+        tasks[-1].append(file)
+        room -= file.nbytes
+    return [one for some in mapped(look, tasks) for one in some]
+
+
 def write_rows(
-    context: LogContext, transaction: str, entries: Sequence[ShardEntry], schema: bytes, mixtrain: dict[str, Any], /
+    context: LogContext,
+    transaction: str,
+    entries: Sequence[ShardEntry],
+    schema: bytes,
+    mixtrain: dict[str, Any],
+    /,
+    *,
+    looks: Sequence[tuple[bytes, bytes]] | None = None,
 ) -> list[bytes]:
     """Write the index file of shards that lie in `data/` already, their ids read once; checks that each is there once.
+
+    Args:
+        context: Of the table.
+        transaction: That takes them in.
+        entries: The shards.
+        schema: The columns, encoded.
+        mixtrain: The metadata.
+        looks: Packed ids and offset index of each, where somebody has looked already.
 
     Returns:
         The packed ids of each.
@@ -234,18 +306,13 @@ def write_rows(
     Raises:
         ValidationError: An id is null or empty, or stands twice.
     """
-    declared = decode_schema(schema, mixtrain)
     files = [logged_file(entry) for entry in entries]
-    packed = [_ids(context, file) if ID in columns_of(schema) else b"" for file in files]
+    if looks is None:
+        looks = _Look(context, schema, mixtrain).of(files)
+    packed = [ids for ids, _ in looks]
     rows = [
-        indexes.IndexRow(
-            shard=file.name,
-            rows=file.rows,
-            nbytes=file.nbytes,
-            ids=ids,
-            index=_offsets(context, file, declared),
-        )
-        for file, ids in zip(files, packed, strict=True)
+        indexes.IndexRow(shard=file.name, rows=file.rows, nbytes=file.nbytes, ids=ids, index=index)
+        for file, (ids, index) in zip(files, looks, strict=True)
     ]
     context.ids.check_new(list(zip(files, packed, strict=True)))
     write_index(context.store, transaction, rows)
@@ -263,11 +330,15 @@ def _ids(context: LogContext, file: TableFile) -> bytes:
     ids = pa.chunked_array(batches, pa.string()) if batches else pa.chunked_array([[]], pa.string())
     if ids.null_count or "" in set(ids.to_pylist()):
         raise ValidationError(
-            f"Expected an id in every row of data/{file.name}, found {ids.null_count} nulls or empty ones.",
+            f"Expected an id in every row of {_path(file)}, found {ids.null_count} nulls or empty ones.",
             path=context.root,
             hint="`seqlake validate` names the rows; give each an id of its own first.",
         )
     return pack(ids.combine_chunks())
+
+
+def _path(file: TableFile) -> str:
+    return file.name if file.transaction == names.NOBODY else names.data(file.name)
 
 
 def _offsets(context: LogContext, file: TableFile, schema: Schema) -> bytes:

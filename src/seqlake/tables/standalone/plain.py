@@ -37,12 +37,14 @@ class PlainFile:
         rows: From its footer.
         nbytes: Its size.
         schema: Its Arrow schema.
+        token: Of its bytes.
     """
 
     path: str
     rows: int
     nbytes: int
     schema: pa.Schema
+    token: str = ""
 
 
 def describe(store: Store, paths: Sequence[str], /) -> list[PlainFile]:
@@ -55,7 +57,7 @@ def describe(store: Store, paths: Sequence[str], /) -> list[PlainFile]:
     def described(path: str) -> PlainFile:
         blob = store.blob(path)
         rows, schema = shard_formats.rows_and_schema(path, blob)
-        return PlainFile(path=path, rows=rows, nbytes=blob.size, schema=schema)
+        return PlainFile(path=path, rows=rows, nbytes=blob.size, schema=schema, token=blob.token)
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         return list(pool.map(described, paths))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
-    from seqlake.abilities import Need
+    from seqlake.abilities import MapsTasks, Need
     from seqlake.protocols import Store
     from seqlake.spec.schema import Schema
     from seqlake.tables.standalone.records import VersionRecord
@@ -273,6 +273,16 @@ class StandaloneTable(StagingTable):
             return _version(adopting.adopt_folder(self._context, move=True))
         record = adopting.adopt_changes(self._context)
         return version_of(self._log.newest()) if record is None else _version(record)
+
+    def adopt_by(self, mapped: MapsTasks, /) -> Version:
+        """Adopt a plain folder as `begin` does, its files looked at by others; nothing moves.
+
+        Args:
+            mapped: Runs the tasks, each some files.
+        """
+        if not self.manifest_exists:
+            return _version(adopting.adopt_folder(self._context, mapped=mapped))
+        return version_of(self._log.newest())
 
     def vacuum(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
         """Remove what seqlake wrote and no retained version names.
