@@ -14,6 +14,7 @@ not to be had, in a bucket or where the folder above cannot be written, its file
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ STAGED = ".seqlake_parts"
 
 _WHOLE = f"{STAGED}/whole"
 _BESIDE = ".seqlake_whole"
+_TORN = re.compile(r"(?:.*/)?[^/]+\.[0-9a-f]{8}\.tmp")  # what `LocalStore.put` fills before it gives the name
 
 
 def appear(store: Store, location: str, names: Mapping[str, str], /) -> None:
@@ -86,6 +88,17 @@ def clear(store: Store, location: str, folders: Iterable[str] = (), /) -> None:
     if is_local(location):
         shutil.rmtree(_beside(location), ignore_errors=True)
         remove_empty_folders(local_path(location))
+
+
+def sweep(store: Store, location: str, /) -> None:
+    """Remove what a commit that was killed was just writing; called before anything makes the folder a dataset.
+
+    Args:
+        store: Of the folder, which nobody else writes.
+        location: The folder, absolute.
+    """
+    if is_local(location):
+        store.delete([path for path, _ in list_without_links(store) if _TORN.fullmatch(path)])
 
 
 def is_between(location: str, /) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import ValidationError
-from seqlake.files.appearing import STAGED, clear
+from seqlake.files.appearing import STAGED, clear, sweep
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats._zarr.places import ROOT
@@ -138,6 +138,7 @@ class L5kitSink:
             ValidationError: Rows of a store whose intervals do not tile are missing.
         """
         ordered = by_part(receipts)
+        sweep(open_store(self.location, storage=self.storage), self.location)
         totals = {name: sum(one["counts"][name] for one in ordered) for name in self.arrays}
         if not self.mapping.tiles:
             totals = {name: self.mapping.arrays[name].shape[0] for name in self.arrays}

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError, DecodeError, MissingFileError, ValidationError
 from seqlake.files.allowed import OUTSIDE
-from seqlake.files.appearing import clear
+from seqlake.files.appearing import clear, sweep
 from seqlake.files.credentials import Storage
 from seqlake.files.references import open_reference
 from seqlake.files.stores import exists, list_without_links, open_store
@@ -116,6 +116,7 @@ class LeRobotSink:
             ordered = by_part(receipts)
             if not ordered:
                 raise ValidationError("There is no sequence to write, and LeRobot opens no folder without episodes.")
+            sweep(store, self.location)
             Assembly(store, self.plan, self.folder, self.schema, ordered).run()
         clear(store, self.location)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from seqlake.arguments import FLAG, MAPPING, TEXT, Kind, takes
 from seqlake.errors import ValidationError
-from seqlake.files.appearing import STAGED, clear
+from seqlake.files.appearing import STAGED, clear, sweep
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, open_store
 from seqlake.formats._frames import frames_of, picture_bytes, stored_pictures
@@ -193,6 +193,7 @@ class RldsSink:
         """Give the files their names, then write what makes them a dataset."""
         ordered = by_part(receipts)
         store = open_store(self.location, storage=self.storage)
+        sweep(store, self.location)
         splits = []
         for split in dict.fromkeys(split for one in ordered for split in one["counts"]):
             parts = [one for one in ordered if split in one["counts"]]

@@ -13,7 +13,7 @@ import numpy as np
 
 from seqlake.arguments import MAPPING, Kind, takes, whole
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.files.appearing import STAGED, clear
+from seqlake.files.appearing import STAGED, clear, sweep
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, open_store
 from seqlake.formats._frames import frames_of, has_frames
@@ -200,6 +200,7 @@ class ReplaySink:
         """
         ordered = by_part(receipts)
         store = open_store(self.location, storage=self.storage)
+        sweep(store, self.location)
         names = array_names(self.columns, self.schema)
         lengths = np.array([one for receipt in ordered for one in receipt["lengths"]], np.int64)
         stepped = [column for column in self.columns if names[column].startswith(DATA)]
