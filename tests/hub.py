@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.xet import XetStorage
+
 LFS = 1000
 """Bytes from which a file lies in the storage."""
 
@@ -66,6 +68,7 @@ class Hub:
         self.full = False  # uploads are refused
         self.page = 1000
         self.moved: dict[str, str] = {}
+        self.xet = XetStorage()
         self.endpoint = self.storage = ""
 
     def repo(self, name: str, files: dict[str, bytes] | None = None, **options: Any) -> Repo:
@@ -120,12 +123,32 @@ class StorageHandler(Handler):
     def do_GET(self) -> None:
         self.hub.stored.append((self.command, self.path, self.headers["Authorization"]))
         name, _, query = self.path.partition("?")
+        if name.startswith("/cas/"):
+            return self.answer(404)
         if self.hub.lapsed:
             self.hub.lapsed -= 1
             return self.answer(403, b"<Error>Request has expired</Error>")
         if "Signature=" not in query or name.strip("/") not in self.hub.objects:
             return self.answer(403, b"")
         return self.part(self.hub.objects[name.strip("/")], ETag='"of the storage"')
+
+    def do_POST(self) -> None:
+        """What `hf_xet` uploads; it asks for newer addresses first and takes these where they are not there."""
+        self.hub.stored.append((self.command, self.path, self.headers["Authorization"]))
+        data, path = self.body(), urlsplit(self.path).path
+        if self.hub.full:
+            return self.answer(403, b"")
+        if path.startswith("/cas/v1/xorbs/default/"):
+            self.hub.xet.add_xorb(path.rpartition("/")[2], data)
+            return self.answer(200, {"was_inserted": True})
+        if path == "/cas/v1/shards":
+            self.hub.xet.add_shard(data)
+            self.hub.objects |= self.hub.xet.files
+            return self.answer(200, {"result": 1})
+        return self.answer(404)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def do_PUT(self) -> None:
         self.hub.stored.append((self.command, self.path, self.headers["Authorization"]))
@@ -185,6 +208,12 @@ class HubHandler(Handler):
         repo = self.allowed(name, content=rest[:1] == ["tree"])
         if repo is None:
             return None
+        if rest[:1] == ["xet-write-token"]:
+            if self.hub.tokens.get(self.token) != "write":
+                return self.answer(403, {"error": "You may not write here"})
+            return self.answer(
+                200, {"casUrl": f"{self.hub.storage}/cas", "accessToken": "of the storage", "exp": 4_000_000_000}
+            )
         sha = repo.at(rest[1] if len(rest) > 1 else "main")
         if sha is None:
             return self.answer(404, {"error": "revision"}, X_Error_Code="RevisionNotFound")

@@ -141,9 +141,10 @@ class WorkFolder:
         """Remove what this class wrote, and the folder if nothing else is in it."""
         if not self.folder.is_dir():
             return
-        # First what says that a run has begun: one that is killed here is over, and nothing of it is done again.
+        # First what says that a run has begun: one that is killed here is over, and nothing of it is done again. Last
+        # what says whose the rest is: receipts without it would be taken for those of the next run.
         (self.folder / "sink.json").unlink(missing_ok=True)
-        for path in list(self.folder.iterdir()):
+        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == "plan.json"):
             if _OURS.fullmatch(path.name):
                 path.unlink(missing_ok=True)
         if {path.name for path in self.folder.iterdir()} == {"lock"}:

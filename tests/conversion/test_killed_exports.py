@@ -1,79 +1,176 @@
-"""Exports that no file makes one: killed at any change of the disk, nothing half is opened, and they go on."""
+"""Exports into every format, killed at any change of the disk and at any time: nothing half is seen, and they go on."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
+import random
+import shutil
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.counting import many, tell
+from tests.dying import Zygote, built
+from tests.formats.l5kit import conftest as drives
+from tests.formats.lerobot import by_hand
+from tests.media.clips import encode
 
 import seqlake as sl
 from seqlake.errors import SeqlakeError
+from seqlake.media import encode_image
 
-SCRIPT = """
-import os, signal, sys
-import seqlake as sl
-from seqlake.files.local import LocalStore
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"), reason="needs libc and a compiler")
 
-source, out, work, to, at = sys.argv[1:]
-calls = {"n": 0}
+ROWS = 5
+SCHEMA = {
+    "x": sl.Trajectory(2, dtype="float32", fps=30),
+    "cam": sl.Image(frames="bytes", format="png"),
+    "film": sl.Video(fps=30),
+    "task": pa.string(),
+    "split": pa.string(),
+}
+FORMATS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
+    # The source, the file that makes the folder a dataset, without one all files come at once; options.
+    "huggingface": ("ours", None, {}),
+    "webdataset": ("ours", None, {}),
+    "mcap": ("ours", None, {}),
+    "rerun": ("ours", None, {}),
+    "mds": ("ours", "index.json", {}),
+    "rlds": ("ours", "dataset_info.json", {}),
+    "zarr_replay": ("ours", ".zgroup", {}),
+    "lerobot": ("lerobot", "meta/info.json", {"bytes_per_part": 6000}),
+    "l5kit": ("l5kit", ".zgroup", {"chunks": 40}),
+}
+NEEDS = {"mcap": "mcap", "rerun": "rerun", "zarr_replay": "numcodecs", "l5kit": "numcodecs", "lerobot": "av"}
+EXPORTING = Path(__file__).with_name("exporting.py")
 
-def dying(name):
-    before = getattr(LocalStore, name)
-    def call(self, *args, **options):
-        if "/out" in self.root:
-            calls["n"] += 1
-            if calls["n"] == int(at):
-                os.kill(os.getpid(), signal.SIGKILL)
-        return before(self, *args, **options)
-    setattr(LocalStore, name, call)
 
-for name in ("put", "move", "delete", "sync"):
-    dying(name)
-sl.convert(sl.open(source), out, to=to, work=work, workers=1, progress=False, bytes_per_part=1)
-print(calls["n"])
-"""
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    top = tmp_path_factory.mktemp("sources")
+    ds, rng = sl.create(top / "ours", SCHEMA), np.random.default_rng(3)
+    film = top / "film.mp4"
+    film.write_bytes(encode(times=range(4)))
+    for number in range(ROWS):
+        cam = [encode_image(rng.integers(0, 256, (6, 8, 3)).astype("u1")) for _ in range(4)]
+        row = {"cam": cam, "film": sl.File(film), "task": f"t{number}", "split": ("train", "test")[number % 2]}
+        ds.append([{"sequence_id": f"ep{number}", "x": np.full((4, 2), number, "f4"), **row}])
+    by_hand.write(top / "lerobot", by_hand.four(), "v3.0")
+    driven = drives.write(top / "driven", drives.drives(scenes=3, frames=6, agents=3), codec=drives.CODECS["zlib"])
+    sl.convert(driven, top / "l5kit", progress=False, workers=1, rows_per_shard=1)
+    return {name: top / name for name in ("ours", "lerobot", "l5kit")}
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    process = Zygote(EXPORTING, library=built(tmp_path_factory.mktemp("dying")))
+    yield process
+    process.close()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """All files but those that are being written."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if (folder / path).is_file())
+    return {path.as_posix(): (folder / path).read_bytes() for path in paths if not path.parts[0].startswith(".seqlake")}
 
 
-@pytest.mark.parametrize("to", ["huggingface", "webdataset"])
-@pytest.mark.parametrize("points", [3, pytest.param(40, marks=pytest.mark.soak)])
-def test_killed_anywhere_nothing_half_is_opened_and_it_goes_on(tmp_path: Path, to: str, points: int) -> None:
-    if to == "webdataset":
-        pytest.importorskip("webdataset")
-    ds = sl.create(tmp_path / "ds", {"x": sl.Trajectory(2, dtype="float32"), "split": pa.string()})
-    for number in range(6):
-        with ds.writer() as writer:
-            writer.add(f"ep{number}", x=np.full((3, 2), number, "f4"), split=("train", "test")[number % 2])
+class Exports:
+    """Of one format."""
 
-    def run(name: str, at: int) -> subprocess.CompletedProcess[str]:
-        home = tmp_path / name
-        arguments = [str(tmp_path / "ds"), str(home / "out"), str(home / "work"), to, str(at)]
-        return subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False)
+    def __init__(self, to: str, sources: dict[str, Path], zygote: Zygote, folder: Path) -> None:
+        self.to, self.folder, self._zygote = to, folder, zygote
+        source, self.gate, options = FORMATS[to]
+        self._said = {"source": str(sources[source]), "to": to, "options": {"bytes_per_part": 1, **options}}
+        began = time.monotonic()
+        answer = self.run("whole")
+        self.seconds, self.steps = time.monotonic() - began, answer["steps"]
+        self.whole = contents(folder / "whole/out")
+        self.rows = self.scanned(folder / "whole/out")
 
-    whole = run("whole", 0)
-    assert whole.returncode == 0, whole.stderr
-    total, expected = int(whole.stdout), contents(tmp_path / "whole/out")
-    assert total > 12
-    assert len(expected) > 2
-    for at in np.unique(np.linspace(total // 2, total, points).astype(int)).tolist():
-        out = tmp_path / f"killed{at}" / "out"
-        assert run(f"killed{at}", at).returncode == -signal.SIGKILL
-        if to == "huggingface":  # what other readers see: all files, or none
-            there = {name for name in contents(out) if not name.startswith(".")}
-            assert there in (set(), set(expected)), at
+    def run(self, name: str, **how: Any) -> dict[str, Any]:
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        return self._zygote.run(home=str(home), **self._said, **how)
+
+    def scanned(self, out: Path) -> Any:
+        """The rows as we read them; None where there is no dataset."""
         try:
-            rows = len(sl.scan(out))
+            return None if self.to == "rerun" else sl.scan(out).to_arrow()
         except SeqlakeError:
-            rows = 6
-        assert rows == 6
-        done = run(f"killed{at}", 0)
-        assert done.returncode == 0, done.stderr
-        assert contents(out) == expected
+            return None
+
+    def same(self, there: dict[str, bytes]) -> bool:
+        """Whether these are all files; Rerun's have numbers of their own each time."""
+        return there.keys() == self.whole.keys() if self.to == "rerun" else there == self.whole
+
+    def check(self, name: str) -> None:
+        """Nothing, or all of it, as other readers see it and as we do."""
+        there = contents(self.folder / name / "out")
+        if self.gate is None:
+            assert not there or self.same(there), sorted(there)
+        else:
+            assert self.gate not in there or self.same(there), sorted(there)
+        rows = self.scanned(self.folder / name / "out")
+        assert rows is None or rows.equals(self.rows)
+
+    def finish(self, name: str) -> None:
+        """The same call ends in the same, and leaves nothing besides."""
+        home = self.folder / name
+        assert self.run(name)["said"] in {"done", "there"}
+        assert self.same(contents(home / "out"))
+        left = [path for path in home.rglob("*") if ".seqlake" in path.name or path.parent.name == "conversions"]
+        assert left == []
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("to", FORMATS)
+def test_killed_anywhere_nothing_half_is_seen_and_it_goes_on(
+    to: str, kills: int, sources: dict[str, Path], zygote: Zygote, tmp_path: Path
+) -> None:
+    pytest.importorskip(NEEDS.get(to, "seqlake"))
+    exports = Exports(to, sources, zygote, tmp_path)
+    assert len(exports.whole) > 2
+    assert exports.rows is not None or to == "rerun"
+    rng, killed = random.Random(f"{to} {kills}"), 0
+    soak = kills > 3
+    moments: list[dict[str, Any]] = [{"at": exports.steps - 1 - 3 * number} for number in range(1 if not soak else 8)]
+    moments += [{"at": rng.randrange(exports.steps)} for _ in range(many(kills) - len(moments))]
+    moments += [{"after": rng.uniform(0, exports.seconds)} for _ in range(many(12) if soak else 1)]
+    for number, how in enumerate(moments):
+        name = f"killed{number}"
+        killed += exports.run(name, **how)["killed"]
+        try:
+            exports.check(name)
+            if number % 3 == 1:  # killed again while it goes on
+                exports.run(name, at=rng.randrange(exports.steps))
+                exports.check(name)
+            exports.finish(name)
+        except AssertionError as error:
+            raise AssertionError(f"killed {how} of {exports.steps} steps: {error}") from error
+        shutil.rmtree(tmp_path / name)
+    tell(killed=f"export to {to}", kills=killed, steps=exports.steps)
+    print(f"{to}: {killed} kills, {exports.steps} steps")
+    assert killed >= many(kills)
+
+
+def test_a_place_where_no_folder_can_be_replaced_gets_its_files_one_by_one(tmp_path: Path) -> None:
+    """A file of somebody else's that comes while parts are written; a folder above that cannot be written."""
+    from seqlake.files.appearing import STAGED, appear
+    from seqlake.files.stores import open_store
+
+    for number, case in enumerate(("a file beside", "a folder above")):
+        out = tmp_path / str(number) / "out"
+        store = open_store(str(out))
+        for name in ("a", "b"):
+            store.put(f"{STAGED}/0/{name}", name.encode())
+        if case == "a file beside":
+            (out / "README").write_text("mine")
+        else:
+            (out.parent / ".out.seqlake_whole").write_text("in the way")
+        appear(store, str(out), {f"{STAGED}/0/{name}": f"{name}.tar" for name in ("a", "b")})
+        assert {path.name: path.read_text() for path in out.iterdir() if path.is_file()} == {
+            "a.tar": "a", "b.tar": "b", **({"README": "mine"} if number == 0 else {})
+        }  # fmt: skip

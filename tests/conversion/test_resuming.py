@@ -208,3 +208,26 @@ def test_the_report_says_what_became_of_what(tmp_path: Path) -> None:
     done = once(tmp_path, given)
     assert done.stdout.splitlines()[-1] == f"4 sequences at {tmp_path / 'out'}."
     assert "  sequence_id: string <- episode" in done.stderr.splitlines()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_receipts_that_a_killed_run_was_removing_are_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kill comes in the middle of the removal, then the user removes what was written, and runs the same again."""
+    frame, out, unlink = steps(), tmp_path / "out", Path.unlink
+
+    def dying(path: Path, **options: bool) -> None:
+        if path.name == "part-00001.json":
+            raise KeyboardInterrupt
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dying)
+        with pytest.raises(KeyboardInterrupt):
+            sl.convert(frame, out, to="mds", **HOW)
+    assert list((tmp_path / "cache").rglob("part-*.json"))
+    shutil.rmtree(out)
+    sl.convert(frame, out, to="mds", **HOW)
+    assert len(sl.scan(out)) == 40
+    assert not list((tmp_path / "cache").rglob("*.json"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
+
 import datasets
 import huggingface_hub
 import huggingface_hub.constants
@@ -340,3 +343,24 @@ def test_the_command(hub, arm, tmp_path, capsys) -> None:
     assert (hub.repos["owner/arm"].messages[-1], hub.repos["owner/arm"].private) == ("From the shell", True)
     assert b'license: "mit"' in pushed(hub)["README.md"]
     assert '"commit"' in run("--json", "--no-card")[0]
+
+
+def test_files_go_as_chunks_where_hf_xet_is_installed_and_are_read_without_it(hub, tmp_path, monkeypatch) -> None:
+    """The client's own upload to a storage that puts files together from chunks; of a copy nothing is sent again."""
+    pytest.importorskip("hf_xet")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", False)
+    monkeypatch.setenv("HF_XET_CACHE", str(tmp_path / "xet"))
+    ds = sl.create(tmp_path / "arm", {"x": sl.Trajectory(8, dtype="float64")})
+    rng = np.random.default_rng(3)
+    ds.append([{"sequence_id": f"ep{number}", "x": rng.normal(size=(5000, 8))} for number in range(4)])
+    sl.push(ds, "hf://datasets/owner/arm", progress=False)
+    large = {path: data for path, data in pushed(hub).items() if path.endswith(".parquet")}
+    assert {hashlib.sha256(data).hexdigest() for data in large.values()} <= hub.xet.files.keys()
+    assert [one for one in hub.stored if one[0] == "PUT"] == []
+    assert len([chunk for chunks in hub.xet.xorbs.values() for chunk in chunks]) > 5
+    assert {one[2] for one in hub.stored} <= {None, "Bearer of the storage"}  # the Hub's token stays with the Hub
+    monkeypatch.setitem(sys.modules, "hf_xet", None)
+    hub.stored.clear()
+    assert sl.open("hf://datasets/owner/arm").to_arrow().equals(ds.to_arrow())
+    assert {one[0] for one in hub.stored} == {"GET"}
+    assert all("/cas/" not in one[1] for one in hub.stored)

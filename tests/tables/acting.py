@@ -1,21 +1,14 @@
-"""Writers that act once on a dataset and may die of it, see `dying.c`: `acting.py PLACE FOLDER ACTION`.
-
-Run with the library preloaded. Each line that comes is the step that the next one dies before, -1 for none; what became
-of it is answered in JSON. They are forked off a process that has used no library with threads: cheaper than a start.
-"""
+"""Writers that act once on a dataset and may die of it, see `dying.py`: `acting.py PLACE FOLDER ACTION`."""
 
 from __future__ import annotations
 
-import ctypes
-import json
-import os
 import sys
-import traceback
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from tests.dying import serve
 
 import seqlake as sl
 
@@ -61,36 +54,15 @@ ACTIONS = {
 }
 
 
-def act(place: str, folder: str, action: str, at: int, out: int) -> None:
-    """Open, act, say so."""
-    library = ctypes.CDLL(os.environ["LD_PRELOAD"])
-    ds = sl.open(place)
-    library.dying_arm(folder.encode(), ctypes.c_long(at))
-    ACTIONS[action](ds)
-    os.write(out, b"done %d" % library.dying_steps())
-
-
 def main(place: str, folder: str, action: str) -> None:
-    """A writer for each line."""
-    for line in sys.stdin:
-        hearing, saying = os.pipe()
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                act(place, folder, action, int(line), saying)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        os.close(saying)
-        with os.fdopen(hearing) as pipe:
-            said = pipe.read().split()
-        _, status = os.waitpid(child, 0)
-        failed = os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
-        answer = {"killed": os.WIFSIGNALED(status), "failed": failed, "steps": int(said[1]) if said else None}
-        print(json.dumps(answer), flush=True)
+    """A writer for each line that comes."""
+
+    def act(arm: Any) -> None:
+        ds = sl.open(place)
+        arm(folder)
+        ACTIONS[action](ds)
+
+    serve(act)
 
 
 if __name__ == "__main__":

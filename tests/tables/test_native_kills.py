@@ -1,15 +1,12 @@
 """A writer whose shards or commits native code makes, killed before every system call that changes a file.
 
-Kills through our own seams (`test_kill.py`) do not reach these: here libc is in between (`dying.c`).
+Kills through our own seams (`test_kill.py`) do not reach these: here libc is in between (`../dying.c`).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import shutil
-import subprocess
 import sys
 from datetime import timedelta
 from itertools import product
@@ -17,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.dying import Zygote, built
 
 import seqlake as sl
 from seqlake.errors import DamagedTableError
@@ -37,10 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("cc"
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: Any) -> Path:
-    made = Path(tmp_path_factory.mktemp("dying"), "dying.so")
-    source = Path(__file__).with_name("dying.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
-    return made
+    return built(tmp_path_factory.mktemp("dying"))
 
 
 class Writers:
@@ -53,11 +48,7 @@ class Writers:
         self.place = place.format(self.work)
         prepare(self.place, shards)  # lakes note absolute places
         fresh_copy(self.work, self.base)
-        command = [sys.executable, str(ACTING), self.place, str(self.work), action]
-        environment = {**os.environ, "LD_PRELOAD": str(library), "RUST_BACKTRACE": "0"}
-        self._zygote = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._zygote = Zygote(ACTING, self.place, str(self.work), action, library=library)
         fresh_copy(self.base, self.work)
         self.before = self.state()
         self.steps = self.run(-1)["steps"]
@@ -67,12 +58,7 @@ class Writers:
     def run(self, at: int) -> dict[str, Any]:
         """What became of a writer that was to die before this step."""
         fresh_copy(self.base, self.work)
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        print(at, file=self._zygote.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self._zygote.stdout.readline())
-        assert not answer["failed"], "the writer raised; its traceback is on stderr"
-        return answer
+        return self._zygote.run(at=at)
 
     def rows(self, **options: Any) -> list[dict[str, Any]]:
         """By id."""
@@ -107,7 +93,7 @@ class Writers:
             assert by_id(lance.dataset(str(self.work)).to_table()) == there
 
     def close(self) -> None:
-        self._zygote.communicate(timeout=60)
+        self._zygote.close()
 
 
 def by_id(table: Any) -> list[dict[str, Any]]:

@@ -511,6 +511,8 @@ def _run(
     if keep == "resumable" and work.begun and target.is_gone():
         work.clear()  # the user removed what an earlier run had written
     if not work.begun:
+        if keep == "resumable" or work.is_of(identity):
+            work.clear()  # receipts of a run that was killed while it removed them: what they stand for may be gone
         target.check()
     work.begin(identity)
     sink = state = None

@@ -11,6 +11,7 @@ from seqlake.abilities import Creates, Drops, Removable, TakesFiles, ability
 from seqlake.dataset.opening import refuse_occupied
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
+from seqlake.files.appearing import is_between
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.stores import list_without_links, open_store
@@ -177,7 +178,9 @@ class FormatTarget:
         refuse_occupied(self.location, storage=self.storage)
 
     def is_gone(self) -> bool:
-        """See `Target`: the place is new or empty."""
+        """See `Target`: the place is new or empty, and no commit was interrupted while it was."""
+        if is_between(self.location):
+            return False
         try:
             refuse_occupied(self.location, storage=self.storage)
         except DatasetExistsError:

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SeqlakeError, ValidationError
-from seqlake.files.local import remove_empty_folders
-from seqlake.files.locations import is_local, local_path
-from seqlake.files.stores import exists, list_without_links, open_store
+from seqlake.files.appearing import STAGED, appear, clear
+from seqlake.files.stores import list_without_links, open_store
 from seqlake.receipts import by_part
 from seqlake.spec.alignment import clock_of, exact, own_rate
 from seqlake.windows.sources import MediaFiles
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
 
-STAGED = "_seqlake_parts"
 SECOND = 1_000_000_000
 _LONGEST = 180  # letters of a file's name
 
@@ -108,7 +106,7 @@ class FilePerSequence(ABC):
         return {"part": part, "names": names}
 
     def commit(self, receipts: Sequence[object], /) -> None:
-        """Give the files their names.
+        """Give the files their names, on a disk all at once.
 
         Raises:
             SeqlakeError: Two sequences would have one file.
@@ -118,19 +116,12 @@ class FilePerSequence(ABC):
         names = [name for _, name in placed]
         if len(set(names)) < len(names):
             raise SeqlakeError("Two sequences have the same id: nothing was written.")
-        for part, name in placed:
-            staged = f"{STAGED}/{part:05d}/{name}"
-            if exists(store, staged) or not exists(store, name):  # a commit that was interrupted goes on
-                store.move(staged, name)
-        store.sync("")
+        appear(store, self.location, {f"{STAGED}/{part:05d}/{name}": name for part, name in placed})
         self.discard()
 
     def discard(self) -> None:
         """Remove every file that was staged."""
-        store: Any = open_store(self.location, storage=self.storage)
-        store.delete([path for path, _ in list_without_links(store, STAGED)])
-        if is_local(self.location):
-            remove_empty_folders(local_path(self.location))
+        clear(open_store(self.location, storage=self.storage), self.location)
 
 
 class StepTimes:

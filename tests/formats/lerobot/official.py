@@ -75,6 +75,10 @@ def main(out: Path, older: Path | None) -> None:
     truth["sampled"] = [
         (name, options, settings, sampled(out / name, options, settings)) for name, options, settings in sampling()
     ]
+    truth["public"] = {"dataset": public(recorded), "meta": public(recorded.meta)}
+    truth["steps"] = [
+        (one, steps(package.LeRobotDataset("local/arm", root=out / "recorded", episodes=one))) for one in (None, [3, 1])
+    ]
     truth["refused"] = [(options, place, refusal(out / "recorded", options, place)) for options, place in refusals()]
     shifted(out / "recorded", out / "late")
     truth["late"] = {tolerance: late(out / "late", tolerance) for tolerance in TOLERANCES}
@@ -217,6 +221,24 @@ def shifted(root: Path, out: Path) -> None:
         times[table["frame_index"].to_numpy() % 5 == LATE[0]] += np.float32(LATE[1] - 1e-4)
         place = table.column_names.index("timestamp")
         pq.write_table(table.set_column(place, "timestamp", pa.array(times, pa.float32())), path)
+
+
+def public(one: Any) -> list[str]:
+    """The names that it has for others."""
+    return [name for name in dir(one) if not name.startswith("_")]
+
+
+def steps(dataset: Any) -> dict[str, Any]:
+    """What its steps are as a dataset of Hugging Face, and which files they lie in."""
+    rows = dataset.hf_dataset
+    values = {name: [plain(one) for one in rows[:][name]] for name in rows.column_names}
+    paths = sorted(str(path) for path in dataset.get_episodes_file_paths())
+    chunks = dataset.meta.get_chunk_settings()
+    return {"values": values, "features": str(dataset.hf_features), "paths": paths, "chunks": chunks}
+
+
+def plain(value: Any) -> Any:
+    return value.numpy() if hasattr(value, "numpy") else value
 
 
 def late(root: Path, tolerance: float) -> list[bool]:

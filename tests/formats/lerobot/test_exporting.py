@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -815,58 +812,7 @@ def test_it_says_what_became_of_each_feature(tmp_path: Path) -> None:
     assert "length" in info_of(again)["features"]
 
 
-# ---- killed
-
-SCRIPT = """
-import os, signal, sys
-import seqlake as sl
-from seqlake.files.local import LocalStore
-
-source, out, work, at = sys.argv[1:]
-calls = {"n": 0}
-
-def dying(name):
-    before = getattr(LocalStore, name)
-    def call(self, *args, **options):
-        if "/out" in self.root:
-            calls["n"] += 1
-            if calls["n"] == int(at):
-                os.kill(os.getpid(), signal.SIGKILL)
-        return before(self, *args, **options)
-    setattr(LocalStore, name, call)
-
-for name in ("put", "move", "delete", "sync"):
-    dying(name)
-sl.convert(sl.open(source), out, to="lerobot", work=work, workers=1, progress=False, bytes_per_part=6000)
-print(calls["n"])
-"""
-
-
-@pytest.mark.parametrize("points", [3, pytest.param(40, marks=pytest.mark.soak)])
-def test_killed_anywhere_nothing_half_is_seen_and_it_goes_on(folder: Path, tmp_path: Path, points: int) -> None:
-    def run(name: str, at: int) -> subprocess.CompletedProcess[str]:
-        arguments = [str(folder), str(tmp_path / name / "out"), str(tmp_path / name / "work"), str(at)]
-        return subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False)
-
-    whole = run("whole", 0)
-    assert whole.returncode == 0, whole.stderr
-    total = int(whole.stdout)
-    assert total > 15
-    expected = contents(tmp_path / "whole/out")
-    for at in np.unique(np.linspace(total // 4, total, points).astype(int)).tolist():
-        name = f"killed{at}"
-        assert run(name, at).returncode == -signal.SIGKILL
-        seen = (tmp_path / name / "out" / INFO).exists()
-        if seen:
-            assert len(sl.open(tmp_path / name / "out")) == 4
-        done = run(name, 0)
-        assert done.returncode == 0, done.stderr
-        assert contents(tmp_path / name / "out") == expected
-        assert not (tmp_path / name / "work").exists()
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+# ---- failed
 
 
 def test_a_failure_leaves_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

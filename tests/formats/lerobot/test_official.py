@@ -16,7 +16,7 @@ import seqlake as sl
 from seqlake.compat.lerobot import LeRobotDataset
 
 from . import by_hand
-from .official import FPS, VARIABLE, batches, brightness, python
+from .official import FPS, VARIABLE, batches, brightness, plain, python
 
 FOLDERS = ("recorded", "small", "deleted", "merged", "older", "older_old")
 ROUNDING = 3  # of 255: how far two converters of colours may be apart
@@ -194,3 +194,54 @@ def same_meta(dataset: LeRobotDataset, meta: dict[str, Any]) -> None:
     for name, statistics in meta["stats"].items():
         for key, expected in statistics.items():
             np.testing.assert_array_equal(ours.stats[name][key], expected)
+
+
+OFFERED = {
+    "dataset": {
+        "delta_indices", "delta_timestamps", "episodes", "features", "fps", "get_episodes_file_paths", "hf_dataset",
+        "hf_features", "image_transforms", "load_hf_dataset", "meta", "num_episodes", "num_frames", "repo_id",
+        "revision", "root", "tolerance_s", "video_backend",
+    },
+    "meta": {
+        "camera_keys", "chunks_size", "data_files_size_in_mb", "data_path", "episodes", "features", "fps",
+        "get_chunk_settings", "get_data_file_path", "get_task_index", "get_video_file_path", "image_keys", "info",
+        "names", "repo_id", "revision", "robot_type", "root", "shapes", "stats", "subtasks", "tasks", "total_episodes",
+        "total_frames", "total_tasks", "url_root", "video_files_size_in_mb", "video_keys", "video_path",
+    },
+}  # fmt: skip
+"""What the official class has in public and the drop-in, too."""
+
+
+def test_each_public_name_is_there_or_refused_by_a_text(written: Path, truth: dict[str, Any]) -> None:
+    dataset = LeRobotDataset("local/arm", root=written / "recorded")
+    for kind, one in (("dataset", dataset), ("meta", dataset.meta)):
+        theirs = set(truth["public"][kind])
+        assert theirs & {name for name in theirs if hasattr(one, name)} == OFFERED[kind]
+        for name in theirs - OFFERED[kind]:
+            with pytest.raises(AttributeError, match=f"of seqlake reads, and has no '{name}': (record|use sl.push|make another)"):
+                getattr(one, name)
+    with pytest.raises(AttributeError, match="has no 'create': record with lerobot's own class"):
+        LeRobotDataset.create("local/new", fps=30)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="has no attribute 'no_such'"):
+        _ = dataset.no_such  # type: ignore[attr-defined]
+
+
+def test_steps_as_a_dataset_of_hugging_face(written: Path, truth: dict[str, Any]) -> None:
+    pytest.importorskip("datasets")
+    for episodes, said in truth["steps"]:
+        dataset = LeRobotDataset("local/arm", root=written / "recorded", episodes=episodes)
+        rows = dataset.hf_dataset
+        assert len(rows) == dataset.num_frames
+        assert rows.column_names == list(said["values"])
+        for name, expected in said["values"].items():
+            given = [plain(one) for one in rows[:][name]]
+            assert len(given) == len(expected)
+            for one, other in zip(given, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+                assert np.asarray(one).dtype == np.asarray(other).dtype, name
+        assert sorted(map(str, dataset.get_episodes_file_paths())) == said["paths"]
+        assert dataset.meta.get_chunk_settings() == said["chunks"]
+        firsts = dataset.episode_data_index
+        assert int(firsts["from"][0]) == 0
+        assert firsts["from"][1:].tolist() == firsts["to"][:-1].tolist()
+        assert int(firsts["to"][-1]) == dataset.num_frames

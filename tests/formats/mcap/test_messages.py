@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import seqlake as sl
-from seqlake.errors import CorruptFileError, InvalidMetadataError
+from seqlake.errors import CorruptFileError, InvalidMetadataError, SeqlakeError
 from seqlake.formats.mcap import protos, schemas
 from seqlake.formats.mcap.logs import Topic
 
@@ -370,3 +370,154 @@ def test_depth_of_floats_is_metres(tmp_path: Path) -> None:
     for k in range(3):
         expected = np.nan_to_num(depth + np.float32(k), nan=0, posinf=0)
         np.testing.assert_array_equal(np.asarray(row["depth"][k])[..., 0], expected)
+
+
+# ---- Bayer patterns
+
+PATTERNS = {"rggb": "RG/GB", "bggr": "BG/GR", "gbrg": "GB/RG", "grbg": "GR/BG"}
+
+
+def pictures(folder: Path, codes: list[np.ndarray], encoding: str, *, big: bool = False) -> Any:
+    """The column of a bag of ROS 2 with these codes as `sensor_msgs/Image`; rows have three bytes more."""
+    from rosbags import rosbag2
+
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    with rosbag2.Writer(folder, version=9, storage_plugin=rosbag2.StoragePlugin.MCAP) as writer:
+        topic = writer.add_connection("/cam", "sensor_msgs/msg/Image", typestore=store)
+        for k, one in enumerate(codes):
+            stamp = store.types["builtin_interfaces/msg/Time"](sec=k, nanosec=0)
+            header = store.types["std_msgs/msg/Header"](stamp=stamp, frame_id="c")
+            stored = one.astype(one.dtype.newbyteorder(">" if big else "<"))
+            rows = np.pad(stored.view(np.uint8).reshape(len(one), -1), ((0, 0), (0, 3)), constant_values=77)
+            image = store.types["sensor_msgs/msg/Image"](
+                header=header, height=one.shape[0], width=one.shape[1], encoding=encoding, is_bigendian=int(big),
+                step=rows.shape[1], data=rows.reshape(-1),
+            )  # fmt: skip
+            writer.write(topic, k * 10**9, store.serialize_cdr(image, "sensor_msgs/msg/Image"))
+    return sl.scan(folder)
+
+
+def meant(codes: np.ndarray, colours: str, y: int, x: int, colour: str) -> float:
+    """The mean of the codes of a colour among the nearest pixels that have it, pixel by pixel as a textbook has it."""
+    tile = colours.split("/")
+    if tile[y % 2][x % 2] == colour:
+        return float(codes[y, x])
+    near = [(y + dy, x + dx) for dy, dx in ((-1, 0), (1, 0), (0, -1), (0, 1))]
+    of_colour = [place for place in near if tile[place[0] % 2][place[1] % 2] == colour]
+    if not of_colour:
+        of_colour = [(y + dy, x + dx) for dy in (-1, 1) for dx in (-1, 1)]
+    return float(np.floor(np.mean([codes[place] for place in of_colour]) + 0.5))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_bayer_patterns_become_colours(tmp_path: Path, pattern: str) -> None:
+    codes = np.random.default_rng(1).integers(0, 256, (7, 10)).astype(np.uint8)
+    flat = np.zeros((6, 8), np.uint8)
+    for number, letter in enumerate("RGB"):
+        tile = np.array([[one == letter for one in row] for row in PATTERNS[pattern].split("/")])
+        flat[np.tile(tile, (3, 4))] = 50 * (number + 1)
+    [row] = pictures(tmp_path / "a", [codes], f"bayer_{pattern}8")
+    [one] = row["cam"]
+    for y in range(1, 6):
+        for x in range(1, 9):
+            assert np.asarray(one)[y, x].tolist() == [meant(codes, PATTERNS[pattern], y, x, c) for c in "RGB"]
+    [row] = pictures(tmp_path / "b", [flat], f"bayer_{pattern}8")
+    np.testing.assert_array_equal(np.asarray(row["cam"][0]), np.broadcast_to([50, 100, 150], (6, 8, 3)))
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_bayer_patterns_of_16_bits_stay_codes(tmp_path: Path, *, big: bool) -> None:
+    codes = np.random.default_rng(1).integers(0, 4096, (5, 8)).astype(np.uint16)
+    ds = pictures(tmp_path / "a", [codes], "bayer_grbg16", big=big)
+    kind = ds.schema["cam"].type
+    assert kind is not None
+    assert (kind.get("bayer"), kind.get("format")) == ("grbg", "png")
+    cell = ds.to_arrow()["cam"][0].as_py()[0]
+    from PIL import Image
+
+    stored = Image.open(io.BytesIO(cell))
+    assert stored.mode.startswith("I")
+    np.testing.assert_array_equal(np.array(stored), codes)
+
+
+# ---- XCDR2
+
+MIXED = """uint8 flag
+float64 wide
+string name
+int64[] counts
+string[] names
+pkg/Point[2] corners
+================================================================================
+MSG: pkg/Point
+float64 x
+uint8 kind
+"""
+# The same message as pycdr2 1.0.0 (of Eclipse Cyclone DDS) writes it in both versions.
+FIRST = bytes.fromhex(
+    "000100000700000000000000000000000000f83f06000000c3bc6ec3af00000003000000010000000000"
+    "0000feffffffffffffff0300000000000000020000000200000061000000030000006263000000000000"
+    "000000000000044001000000000000000000000000000cc002"
+)
+SECOND = bytes.fromhex(
+    "0007000007000000000000000000f83f06000000c3bc6ec3af0000000300000001000000000000"
+    "00feffffffffffffff030000000000000013000000020000000200000061000000030000006263"
+    "0000150000000000000000000440010000000000000000000cc002"
+)
+MESSAGE = {
+    "flag": 7, "wide": 1.5, "name": "ünï", "counts": [1, -2, 3], "names": ["a", "bc"],
+    "corners": [{"x": 2.5, "kind": 1}, {"x": -3.5, "kind": 2}],
+}  # fmt: skip
+
+
+def mixed() -> Any:
+    topic = Topic(name="/x", type="pkg/msg/Mixed", encoding="cdr", form="ros2msg", schema=MIXED.encode())
+    return schemas.decoder_of(topic, None)
+
+
+def test_plain_xcdr2_is_what_cyclone_writes() -> None:
+    assert listed(mixed().decode(memoryview(FIRST))) == MESSAGE
+    for form in (0x07, 0x11):
+        assert listed(mixed().decode(memoryview(bytes([0, form, *SECOND[2:]]) + bytes(3)))) == MESSAGE
+
+
+def test_xcdr2_that_is_not_plain_gives_no_values() -> None:
+    """Bytes of the first version under the second's name, sizes of lists that lie, bytes that are left, other forms."""
+    first = bytes([0, 7, *FIRST[2:]])
+    sizes = SECOND.index(bytes.fromhex("1300000002"))
+    lying = SECOND[:sizes] + b"\x14" + SECOND[sizes + 1 :]
+    for data in (first, lying, SECOND + bytes(4), SECOND[:-1]):
+        with pytest.raises(CorruptFileError, match="cannot be read"):
+            mixed().decode(memoryview(data))
+    names = {0x03: "PL_CDR", 0x09: "D_CDR2", 0x15: "D_CDR2", 0x0B: "PL_CDR2", 0x13: "PL_CDR2", 0x44: "nothing known"}
+    for form, name in names.items():
+        with pytest.raises(CorruptFileError, match=f"encoded as {name}.*{form:#06x}.*not read"):
+            mixed().decode(memoryview(bytes([0, form, *SECOND[2:]])))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_topic_of_xcdr2_that_is_not_read_is_named(tmp_path: Path, *, alone: bool) -> None:
+    from mcap.writer import Writer
+
+    path = tmp_path / "x.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        place = writer.register_channel(
+            "/mixed", "cdr", writer.register_schema("pkg/msg/Mixed", "ros2msg", MIXED.encode())
+        )
+        for k in range(3):
+            writer.add_message(place, k, bytes([0, 9, *SECOND[2:]]), k)
+        if not alone:
+            writer.add_message(writer.register_channel("/x", "json", 0), 1, b'{"v": 1}', 1)
+        writer.finish()
+    said = "messages are encoded as D_CDR2, delimited XCDR2 .0x0009., which is not read"
+    with pytest.raises(SeqlakeError, match=f"/mixed.*{said}"):
+        sl.scan(path, topics=["/mixed"])
+    if alone:
+        with pytest.raises(SeqlakeError, match=f"/mixed.*{said}"):
+            sl.open(path)
+    else:
+        ds = sl.open(path)
+        assert [name for name in ds.schema.names if "mixed" in name] == []
+        assert [one for one in sl.validate(ds).notes if "/mixed" in str(one) and "D_CDR2" in str(one)]

@@ -79,7 +79,21 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return sl.open(ds.location)
 
 
-@pytest.mark.parametrize("options", [{}, {"chunks": 2, "compressor": None}, {"compressor": {"id": "zstd", "level": 1}}])
+THIRD: dict[str, Any] = {"zarr_format": 3}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chunks": 2, "compressor": None},
+        {"compressor": {"id": "zstd", "level": 1}},
+        THIRD,
+        THIRD | {"chunks": 2, "shards": 5, "compressor": None},
+        THIRD | {"chunks": 3, "shards": 3, "compressor": {"id": "zstd", "level": 1}},
+        THIRD | {"shards": 100, "compressor": {"id": "gzip", "level": 1}},
+    ],
+)
 def test_diffusion_policy_reads_every_value(ours: Any, tmp_path: Path, options: dict[str, Any]) -> None:
     kept = ours.where("len(action) > 0")
     convert(kept, tmp_path / "b.zarr", **options)
@@ -98,8 +112,22 @@ def test_diffusion_policy_reads_every_value(ours: Any, tmp_path: Path, options: 
         assert (bool(meta["success"][number]), int(meta["n"][number])) == (row["success"], row["n"])
         np.testing.assert_array_equal(meta["goal"][number], row["goal"])
     assert data["pose"].shape == (13, 2, 2)
+    root = zarr.open(str(tmp_path / "b.zarr"), mode="r")
+    assert root.metadata.zarr_format == options.get("zarr_format", 2)
     if options.get("chunks"):
-        assert zarr.open(str(tmp_path / "b.zarr"), mode="r")["data/action"].chunks == (2, 3)
+        assert root["data/action"].chunks == (options["chunks"], 3)
+    several = {2: 6, 3: 3}.get(options.get("chunks", 0)) if "shards" in options else None
+    if several:
+        assert root["data/action"].shards == (several, 3)
+    if "shards" in options:
+        assert len(list((tmp_path / "b.zarr/data/cam/c").iterdir())) == -(-13 // options["shards"])
+    back = sl.scan(tmp_path / "b.zarr", pictures="png")
+    for row in kept:
+        read = back[row["sequence_id"]]
+        for name in ("action", "pose", "count", "goal"):
+            np.testing.assert_array_equal(np.asarray(read[name]).reshape(np.shape(row[name])), row[name])
+        np.testing.assert_array_equal(read["film"][:], row["film"][:])
+        assert (read["task"], read["success"], read["n"]) == (row["task"], row["success"], row["n"])
 
 
 def test_it_comes_back(ours: Any, tmp_path: Path) -> None:
@@ -165,3 +193,27 @@ def test_in_a_bucket(ours: Any, tmp_path: Path, s3_bucket: Any) -> None:
     there = f"{s3_bucket.uri}/b.zarr"
     sl.convert(kept, there, to="zarr_replay", storage=s3_bucket.storage, progress=False, workers=1)
     assert sl.scan(there, storage=s3_bucket.storage).to_arrow().equals(sl.scan(tmp_path / "b.zarr").to_arrow())
+
+
+def test_what_format_2_has_not_is_refused(ours: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give zarr_format=3"):
+        convert(ours, tmp_path / "out", shards=4)
+    with pytest.raises(ValueError, match="zarr_format: expected 2 or 3, found 4"):
+        convert(ours, tmp_path / "out", zarr_format=4)
+
+
+def test_each_number_of_format_3(tmp_path: Path) -> None:
+    """Every dtype and shuffle of Blosc, as zarr 3 reads them."""
+    kinds = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
+    rng = np.random.default_rng(2)
+    values = {name: (rng.normal(size=(7, 2)) * 50).astype(name) for name in kinds}
+    with (ds := sl.create(tmp_path / "ds", {name: sl.Trajectory(dim=2, dtype=name) for name in kinds})).writer() as out:
+        out.add("a", **values)
+    for shuffle in (-1, 0, 1, 2):
+        place = tmp_path / f"{shuffle}.zarr"
+        settings = {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": shuffle, "blocksize": 0}
+        convert(sl.open(ds.location), place, zarr_format=3, shards=4, chunks=2, compressor=settings)
+        data = zarr.open(str(place), mode="r")["data"]
+        for name in kinds:
+            np.testing.assert_array_equal(data[name][:], values[name])
+            assert data[name].dtype == values[name].dtype

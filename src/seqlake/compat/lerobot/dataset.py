@@ -12,6 +12,8 @@ import numpy as np
 
 from seqlake.compat.lerobot.collating import items_of
 from seqlake.compat.lerobot.metadata import LeRobotDatasetMetadata, folder_of
+from seqlake.compat.lerobot.refusing import OF_DATASET, Refuses
+from seqlake.compat.lerobot.steps import hf_features, steps_of
 from seqlake.dataset.selection import Selection
 from seqlake.errors import ColumnNotFoundError
 from seqlake.formats.lerobot.columns import EPISODE
@@ -35,7 +37,7 @@ TIMESTAMP = "timestamp"
 _MOST_SAID = 1024  # cells of texts that a process keeps
 
 
-class LeRobotDataset:
+class LeRobotDataset(Refuses):
     """A map-style dataset with the items, keys, padding and dtypes of lerobot's own class; one item a frame.
 
     Folders of v2.0, v2.1 and v3.0 are read in place. Signals are gathered by the engine of `Loader`, frames are found
@@ -55,7 +57,7 @@ class LeRobotDataset:
         revision: Not used: what is in the folder is read.
         force_cache_sync: Not used: nothing is downloaded.
         download_videos: Not used.
-        video_backend: Not used: frames are decoded by PyAV.
+        video_backend: Kept and not used: frames are decoded by PyAV.
         return_uint8: Frames as uint8 0 to 255 instead of float32 0 to 1: a quarter of the bytes.
         depth_output_unit: Of depth maps, float32 [1, height, width]: `"mm"`, rounded, or `"m"`; as lerobot 0.6 has it.
 
@@ -77,6 +79,8 @@ class LeRobotDataset:
         dataset[7]["action_is_pad"]                 # tensor([False, False, False])
         ```
     """
+
+    refused = OF_DATASET
 
     def __init__(
         self,
@@ -100,7 +104,7 @@ class LeRobotDataset:
         self.repo_id = repo_id or Path(location).name
         self.root = Path(location)
         self.revision = revision or rows.info.version
-        self.video_backend = video_backend
+        self.video_backend = video_backend or "pyav"
         self.set_image_transforms(image_transforms)
         self.delta_timestamps = None if delta_timestamps is None else dict(delta_timestamps)
         self.tolerance_s = tolerance_s
@@ -136,7 +140,7 @@ class LeRobotDataset:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in {"_windows", "_said"}}
+        return {name: value for name, value in self.__dict__.items() if name not in {"_windows", "_said", "hf_dataset"}}
 
     def _offsets(self) -> dict[str, list[int]] | None:
         """Steps for seconds, refused as the official class refuses them."""
@@ -204,6 +208,56 @@ class LeRobotDataset:
     def features(self) -> dict[str, dict[str, Any]]:
         """Name -> dtype, shape and names."""
         return self.meta.features
+
+    @cached_property
+    def hf_dataset(self) -> Any:
+        """The steps of the selected episodes without videos, as a `datasets.Dataset` of tensors; made when asked for.
+
+        Items do not need it. `datasets` copies the Parquet files into its cache, as for the official class.
+
+        Raises:
+            DatasetNotFoundError: The folder is not on this machine.
+            MissingDependencyError: `datasets` is not installed.
+        """
+        return self.load_hf_dataset()
+
+    def load_hf_dataset(self) -> Any:
+        """Another one, see `hf_dataset`.
+
+        Example:
+            ```python
+            dataset.load_hf_dataset().with_format("numpy")["action"]
+            ```
+        """
+        return steps_of(self.root, self.features, episodes=self.episodes)
+
+    @property
+    def hf_features(self) -> Any:
+        """Those of `hf_dataset`."""
+        return hf_features(self.features)
+
+    @property
+    def episode_data_index(self) -> dict[str, Any]:
+        """As the class of v2 had it: tensors `from` and `to`, the frames of each selected episode, counted here."""
+        torch = require("torch", extra="torch")
+        listed = self._rows.files.episodes
+        order = np.argsort(listed.index, kind="stable")
+        kept = order if self.episodes is None else order[np.isin(listed.index[order], self.episodes)]
+        ends = np.cumsum(listed.length[kept])
+        return {"from": torch.from_numpy(ends - listed.length[kept]), "to": torch.from_numpy(ends)}
+
+    def get_episodes_file_paths(self) -> list[Path]:
+        """The files of the selected episodes, relative to the root, each once.
+
+        Example:
+            ```python
+            dataset.get_episodes_file_paths()   # [PosixPath('data/chunk-000/file-000.parquet'), ...]
+            ```
+        """
+        numbers = range(self.meta.total_episodes) if self.episodes is None else self.episodes
+        paths = [self.meta.get_data_file_path(number) for number in numbers]
+        paths += [self.meta.get_video_file_path(number, name) for name in self.meta.video_keys for number in numbers]
+        return list(dict.fromkeys(paths))
 
     def __len__(self) -> int:
         return self.num_frames

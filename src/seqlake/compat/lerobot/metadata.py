@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from seqlake.compat.lerobot.refusing import OF_METADATA, Refuses
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, MissingDependencyError
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.lerobot import episodes as listing
-from seqlake.formats.lerobot.layout import EPISODES_STATS_JSONL, STATS
+from seqlake.formats.lerobot.layout import EPISODES_STATS_JSONL, STATS, VERSIONS, fill
 from seqlake.formats.lerobot.scan import scan
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class EpisodeTable:
         return f"EpisodeTable({len(self)} episodes: {', '.join(self._columns)})"
 
 
-class LeRobotDatasetMetadata:
+class LeRobotDatasetMetadata(Refuses):
     """`meta/` of a LeRobot folder, under the names that lerobot's class has; v2.0 and v2.1 give what v3.0 does.
 
     Args:
@@ -104,6 +105,8 @@ class LeRobotDatasetMetadata:
         ```
     """
 
+    refused = OF_METADATA
+
     def __init__(
         self,
         repo_id: str | None = None,
@@ -111,8 +114,9 @@ class LeRobotDatasetMetadata:
         revision: str | None = None,
         force_cache_sync: bool = False,  # noqa: FBT001, FBT002 - as the official class has it
     ) -> None:
-        del revision, force_cache_sync
+        del force_cache_sync
         location = folder_of(repo_id, root)
+        self._revision = revision
         self._take(scan(location), repo_id or Path(location).name)
 
     @classmethod
@@ -126,6 +130,8 @@ class LeRobotDatasetMetadata:
         metadata = cls.__new__(cls)
         metadata._take(rows, repo_id)  # noqa: SLF001 - its own class
         return metadata
+
+    _revision: str | None = None
 
     def _take(self, rows: LeRobotFolder, repo_id: str) -> None:
         self.repo_id, self.root, self._rows = repo_id, Path(rows.root), rows
@@ -149,6 +155,101 @@ class LeRobotDatasetMetadata:
     def fps(self) -> float:
         """Steps per second, of all features."""
         return self._info.fps
+
+    @property
+    def revision(self) -> str:
+        """The version that was asked for, else that of the folder's layout."""
+        return self._revision or self._info.version
+
+    @property
+    def url_root(self) -> str:
+        """The dataset on the Hub, by its name."""
+        return f"hf://datasets/{self.repo_id}"
+
+    @property
+    def data_path(self) -> str:
+        """The name of data files, to be filled with numbers."""
+        return str(self.info.get("data_path") or VERSIONS[self._info.version].data)
+
+    @property
+    def video_path(self) -> str | None:
+        """The name of videos, to be filled; None without videos."""
+        return (self.info.get("video_path") or VERSIONS[self._info.version].video) if self.video_keys else None
+
+    @property
+    def chunks_size(self) -> int:
+        """Files of a chunk (v3.0), or episodes."""
+        return int(self.info.get("chunks_size", 1000))
+
+    @property
+    def data_files_size_in_mb(self) -> int:
+        """MB at which a data file is full; of v2 what lerobot takes for v3.0."""
+        return int(self.info.get("data_files_size_in_mb", 100))
+
+    @property
+    def video_files_size_in_mb(self) -> int:
+        """The same of videos."""
+        return int(self.info.get("video_files_size_in_mb", 200))
+
+    def get_chunk_settings(self) -> dict[str, int]:
+        """The three numbers above, by their names.
+
+        Example:
+            ```python
+            dataset.meta.get_chunk_settings()["chunks_size"]  # 1000
+            ```
+        """
+        return {
+            "chunks_size": self.chunks_size,
+            "data_files_size_in_mb": self.data_files_size_in_mb,
+            "video_files_size_in_mb": self.video_files_size_in_mb,
+        }
+
+    def get_data_file_path(self, ep_index: int) -> Path:
+        """Where the steps of an episode lie, relative to the root.
+
+        Args:
+            ep_index: The episode's number.
+
+        Raises:
+            IndexError: There is no such episode.
+
+        Example:
+            ```python
+            dataset.meta.get_data_file_path(3)  # PosixPath('data/chunk-000/file-000.parquet')
+            ```
+        """
+        return self._file_path(ep_index, self.data_path, "data", {})
+
+    def get_video_file_path(self, ep_index: int, vid_key: str) -> Path:
+        """The same of the video of a camera.
+
+        Args:
+            ep_index: The episode's number.
+            vid_key: The camera.
+
+        Raises:
+            IndexError: There is no such episode.
+            KeyError: There is no such camera.
+
+        Example:
+            ```python
+            dataset.meta.get_video_file_path(3, "observation.images.top")
+            ```
+        """
+        if vid_key not in self.video_keys:
+            raise KeyError(f"No video {vid_key!r}; there are {', '.join(self.video_keys) or 'none'}.")
+        return self._file_path(ep_index, str(self.video_path), f"videos/{vid_key}", {"video_key": vid_key})
+
+    def _file_path(self, number: int, template: str, prefix: str, values: dict[str, int | str]) -> Path:
+        if not 0 <= number < self.total_episodes:
+            raise IndexError(f"Episode {number} is none of the {self.total_episodes}.")
+        if self._info.shared:
+            row = self.episodes[number]
+            values |= {name: int(row[f"{prefix}/{name}"]) for name in ("chunk_index", "file_index")}
+        else:
+            values |= {"episode_chunk": number // self.chunks_size, "episode_index": number}
+        return Path(fill(template, values, what="the name of a file"))
 
     @property
     def robot_type(self) -> str | None:
@@ -218,20 +319,18 @@ class LeRobotDatasetMetadata:
         return listing.subtask_names(open_store(self._rows.root))
 
     @property
+    def subtasks(self) -> Any:
+        """The same of subtasks, `subtask_index` by their text; None where none are listed."""
+        return _numbered(self.subtask_names, "subtask") if self.subtask_names else None
+
+    @property
     def tasks(self) -> Any:
         """A pandas frame as lerobot has it: `task_index` by the text of the task.
 
         Raises:
             MissingDependencyError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingDependencyError("This needs the package 'pandas': pip install pandas") from error
-        names = self.task_names
-        frame = pd.DataFrame({"task_index": list(names)}, index=list(names.values()))
-        frame.index.name = "task"
-        return frame
+        return _numbered(self.task_names, "task")
 
     def get_task_index(self, task: str) -> int | None:
         """The number of a task; None where none is called so."""
@@ -281,6 +380,17 @@ class LeRobotDatasetMetadata:
             f"LeRobotDatasetMetadata({self.repo_id!r}: {self.total_episodes} episodes, {self.total_frames} frames, "
             f"{', '.join(self.features)})"
         )
+
+
+def _numbered(names: Mapping[int, str], kind: str) -> Any:
+    """Numbers by texts, as a frame of pandas."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingDependencyError("This needs the package 'pandas': pip install pandas") from error
+    frame = pd.DataFrame({f"{kind}_index": list(names)}, index=list(names.values()))
+    frame.index.name = kind
+    return frame
 
 
 def _together(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> Statistics:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SeqlakeError, ValidationError
+from seqlake.files.appearing import sweep
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.references import open_reference
@@ -141,6 +142,7 @@ class SampleSink:
         """Write the index: only then is the dataset there."""
         entries = [entry for receipt in receipts for entry in _placed(receipt)]
         store: Any = open_store(self.location, storage=self.storage)
+        sweep(store, self.location)
         store.sync("")
         store.put(indexes.NAME, indexes.dump(entries, extension=described(self.schema)))
         store.sync("")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MOST = 1 << 62
 _MOST_DIMENSIONS = 32
-_NUMBERS = {
+NUMBERS = {
     "bool": "|b1",
     **{f"int{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
@@ -258,8 +258,8 @@ def _codec(name: Any, settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _named(described: Any) -> np.dtype[Any]:
-    if isinstance(described, str) and described in _NUMBERS:
-        return np.dtype(_NUMBERS[described])
+    if isinstance(described, str) and described in NUMBERS:
+        return np.dtype(NUMBERS[described])
     if isinstance(described, dict):
         length = (described.get("configuration") or {}).get("length_bytes")
         kinds = {"fixed_length_utf32": ("<U", 4), "null_terminated_bytes": ("|S", 1)}

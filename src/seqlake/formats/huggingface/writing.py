@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from seqlake.errors import ValidationError, in_line
-from seqlake.files.local import remove_empty_folders
-from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.stores import exists, list_without_links, open_store, read_all
+from seqlake.files.appearing import STAGED, appear, clear
+from seqlake.files.locations import absolute
+from seqlake.files.stores import list_without_links, open_store, read_all
 from seqlake.formats.huggingface.features import FILE, KEY, written
 from seqlake.spec.schema import is_text
 from seqlake.windows.sources import MediaFiles
@@ -34,10 +34,8 @@ WHOLE, NOWHERE = "train", "unassigned"
 """The split of a dataset without splits, as `datasets` calls it; and of rows whose split is null."""
 
 _DATA = "data"
-_WRITING = ".seqlake_parts"  # a name that `datasets` passes over
 _NAME = re.compile(r"\w+(?:\.\w+)*")
-_FINAL = r"data/[\w.]+-\d{5}-of-\d{5}\.parquet"
-_OURS = re.compile(rf"\.seqlake_parts/\d{{6}}-[\w.]+\.parquet|(?:\.seqlake_parts/)?{_FINAL}")
+_DONE = re.compile(r"data/[\w.]+-\d{5}-of-\d{5}\.parquet")
 _GROUP_BYTES, _GROUP_ROWS = 32 << 20, 1 << 16
 _MOST_FILE = 1 << 30  # bytes of a file that goes into a row
 
@@ -113,8 +111,8 @@ class HuggingFaceSink:
         """
         named = MediaFiles.named(root, self.source_storage)
         store = open_store(self.location, storage=self.storage)
-        start = f"{_WRITING}/{part:06d}-"
-        store.delete([path for path, _ in list_without_links(store, _WRITING) if path.startswith(start)])
+        start = f"{STAGED}/{part:06d}-"
+        store.delete([path for path, _ in list_without_links(store, STAGED) if path.startswith(start)])
         columns = {name: one for name, one in written(self.schema).items() if not (self._splits and name == SPLIT)}
         features = {name: feature for name, (_, _, feature) in columns.items()}
         metadata = {KEY: json.dumps({"info": {"features": features}}).encode()}
@@ -145,7 +143,6 @@ class HuggingFaceSink:
 
     def commit(self, receipts: Sequence[object], /) -> None:
         """Give the files their names, which count those of each split; on a disk all at once."""
-        store: Store = open_store(self.location, storage=self.storage)
         by_split: dict[str, list[str]] = {}
         for receipt in receipts:
             assert isinstance(receipt, list)
@@ -156,23 +153,15 @@ class HuggingFaceSink:
             for split, paths in by_split.items()
             for number, path in enumerate(paths)
         }
-        local = is_local(self.location)
-        if not local or not any(exists(store, name) for name in names.values()):  # else a commit was interrupted late
-            for path, name in names.items():
-                store.move(path, f"{_WRITING}/{name}" if local else name)
-            if local and names:
-                store.sync(f"{_WRITING}/{_DATA}")
-                store.move(f"{_WRITING}/{_DATA}", _DATA)
-        store.sync("", _DATA, _WRITING)
-        if local:
-            remove_empty_folders(local_path(self.location) / _WRITING)
+        store = open_store(self.location, storage=self.storage)
+        appear(store, self.location, names)
+        clear(store, self.location)
 
     def discard(self) -> None:
         """Remove what was written."""
         store = open_store(self.location, storage=self.storage)
-        store.delete([path for path, _ in list_without_links(store) if _OURS.fullmatch(path)])
-        if is_local(self.location):
-            remove_empty_folders(local_path(self.location))
+        store.delete([path for path, _ in list_without_links(store) if _DONE.fullmatch(path)])
+        clear(store, self.location)
 
 
 @contextmanager

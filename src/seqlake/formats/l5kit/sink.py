@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import ValidationError
-from seqlake.files.local import remove_empty_folders
-from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.stores import exists, list_without_links, open_store, read_all
+from seqlake.files.appearing import STAGED, clear, sweep
+from seqlake.files.locations import absolute
+from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats._zarr.places import ROOT
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.converted import mapping_of, structured
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from seqlake.formats._zarr.metadata import ArrayMetadata
     from seqlake.spec.schema import Schema
-
-_STAGED = "_seqlake_parts"
 
 
 def create(
@@ -140,6 +138,7 @@ class L5kitSink:
             ValidationError: Rows of a store whose intervals do not tile are missing.
         """
         ordered = by_part(receipts)
+        sweep(open_store(self.location, storage=self.storage), self.location)
         totals = {name: sum(one["counts"][name] for one in ordered) for name in self.arrays}
         if not self.mapping.tiles:
             totals = {name: self.mapping.arrays[name].shape[0] for name in self.arrays}
@@ -193,10 +192,8 @@ class L5kitSink:
         """Remove every part that was staged, and what a commit that failed had written."""
         store = open_store(self.location, storage=self.storage)
         written = () if exists(store, ROOT) else tuple(f"{name}/" for name in (*self.arrays, MASKS))
-        store.delete([path for path, _ in list_without_links(store) if path.startswith((f"{_STAGED}/", *written))])
-        if is_local(self.location):
-            remove_empty_folders(local_path(self.location))
+        clear(store, self.location, written)
 
 
 def _part(part: int, name: str) -> str:
-    return f"{_STAGED}/{part}/{name.replace('/', '.')}"
+    return f"{STAGED}/{part}/{name.replace('/', '.')}"

@@ -1,9 +1,9 @@
 """Writes sequences as a LeRobot folder: parts are staged by any process, one commit makes the folder.
 
 ```text
-<out>/_seqlake_parts/<part>/steps.parquet     one row group an episode
-<out>/_seqlake_parts/<part>/episodes.arrow    one row an episode; beside it their statistics
-<out>/_seqlake_parts/<part>/<camera>/*.mp4    videos as they will be
+<out>/.seqlake_parts/<part>/steps.parquet     one row group an episode
+<out>/.seqlake_parts/<part>/episodes.arrow    one row an episode; beside it their statistics
+<out>/.seqlake_parts/<part>/<camera>/*.mp4    videos as they will be
 <out>/data, videos, meta                      of the commit; meta/info.json last, by which readers know the folder
 ```
 
@@ -27,9 +27,8 @@ import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError, DecodeError, MissingFileError, ValidationError
 from seqlake.files.allowed import OUTSIDE
+from seqlake.files.appearing import clear, sweep
 from seqlake.files.credentials import Storage
-from seqlake.files.local import remove_empty_folders
-from seqlake.files.locations import is_local, local_path
 from seqlake.files.references import open_reference
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats.lerobot import counting
@@ -41,7 +40,6 @@ from seqlake.formats.lerobot.layout import INFO
 from seqlake.formats.lerobot.staging import (
     EPISODES,
     EPISODES_STATISTICS,
-    STAGED,
     STEPS,
     FolderSettings,
     films_folder,
@@ -118,19 +116,14 @@ class LeRobotSink:
             ordered = by_part(receipts)
             if not ordered:
                 raise ValidationError("There is no sequence to write, and LeRobot opens no folder without episodes.")
+            sweep(store, self.location)
             Assembly(store, self.plan, self.folder, self.schema, ordered).run()
-        self._remove(store, (f"{STAGED}/",))
+        clear(store, self.location)
 
     def discard(self) -> None:
         """Remove what was staged, and what a commit that failed had written."""
         store: Any = open_store(self.location, storage=self.storage)
-        written = () if exists(store, INFO) else ("data/", "videos/", "meta/")
-        self._remove(store, (f"{STAGED}/", *written))
-
-    def _remove(self, store: Any, folders: tuple[str, ...]) -> None:
-        store.delete([path for path, _ in list_without_links(store) if path.startswith(folders)])
-        if is_local(self.location):
-            remove_empty_folders(local_path(self.location))
+        clear(store, self.location, () if exists(store, INFO) else ("data/", "videos/", "meta/"))
 
 
 class _Part:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-STAGED = "_seqlake_parts"
+from seqlake.files.appearing import STAGED
+
 STEPS = "steps.parquet"
 EPISODES = "episodes.arrow"
 EPISODES_STATISTICS = "statistics.arrow"
@@ -16,7 +17,7 @@ def part_folder(part: int, /) -> str:
 
     Example:
         >>> part_folder(3)
-        '_seqlake_parts/00003'
+        '.seqlake_parts/00003'
     """
     return f"{STAGED}/{part:05d}"
 
@@ -26,7 +27,7 @@ def films_folder(part: int, feature: int, /) -> str:
 
     Example:
         >>> films_folder(3, 0)
-        '_seqlake_parts/00003/camera-000'
+        '.seqlake_parts/00003/camera-000'
     """
     return f"{part_folder(part)}/camera-{feature:03d}"
 

@@ -32,12 +32,15 @@ _ENCODED = {"sensor_msgs/CompressedImage", "foxglove/CompressedImage", "foxglove
 _VIDEOS = {"foxglove/CompressedVideo", "foxglove_msgs/CompressedVideo"}
 _CLOUDS = {"sensor_msgs/PointCloud2", "foxglove/PointCloud", "foxglove_msgs/PointCloud"}
 _CODECS = {"h264": "h264", "h265": "hevc", "hevc": "hevc", "vp9": "vp9", "av1": "av1"}
+_BAYER = {"rggb": (0, 1, 1, 2), "bggr": (2, 1, 1, 0), "gbrg": (1, 2, 0, 1), "grbg": (1, 0, 2, 1)}
+"""The colours, 0 red to 2 blue, of the two by two pixels that repeat from the top left on."""
 _CHANNELS = {
     **dict.fromkeys(("rgb8", "bgr8", "8UC3"), ("uint8", 3)),
     **dict.fromkeys(("rgba8", "bgra8", "8UC4"), ("uint8", 4)),
     **dict.fromkeys(("mono8", "8UC1"), ("uint8", 1)),
     **dict.fromkeys(("mono16", "16UC1"), ("uint16", 1)),
     "32FC1": ("float32", 1),
+    **{f"bayer_{pattern}{bits}": (f"uint{bits}", 1) for pattern in _BAYER for bits in (8, 16)},
     **dict.fromkeys(("yuv422", "uyvy", "UYVY", "yuv422_yuy2", "yuyv", "YUYV"), ("uint8", 2)),
 }
 _BLUE_FIRST = {"bgr8", "8UC3", "bgra8", "8UC4"}
@@ -81,6 +84,8 @@ def draft(kind: Group, sample: dict[str, Any], /) -> tuple[Any, tuple[str, ...],
             metres = Depth(frames="bytes", units="m", format="tiff", resolution=size)
             return "image", ("",), pa.list_(pa.binary()), metres
         grey: dict[str, Any] = {"channels": 1} if encoding in {"mono8", "8UC1"} else {}
+        if _pattern(encoding) and encoding.endswith("16"):
+            grey = {"bayer": _pattern(encoding)}
         return "image", ("",), pa.list_(pa.binary()), Image(frames="bytes", format="png", resolution=size, **grey)
     return None
 
@@ -98,6 +103,11 @@ def _encoded(message: dict[str, Any]) -> bytes:
     data = octets_of(message.get("data") or b"" if not isinstance(message.get("data"), np.ndarray) else message["data"])
     deep = "compressedDepth" in str(message.get("format", ""))
     return data[_DEPTH_HEADER:] if deep and data[_DEPTH_HEADER : _DEPTH_HEADER + 4] == b"\x89PNG" else data
+
+
+def _pattern(encoding: str) -> str:
+    """The pattern of a Bayer encoding, as `rggb`; nothing for others."""
+    return encoding[6:10] if encoding.startswith("bayer_") else ""
 
 
 def picture_of(kind: Group, message: dict[str, Any], /) -> bytes:
@@ -134,7 +144,8 @@ def _pixels(message: dict[str, Any]) -> NDArray[Any]:
     if channels == 2:
         return _from_yuv(np.ascontiguousarray(pixels), _YUV.get(encoding, "yuyv422"))
     if channels == 1:
-        return np.ascontiguousarray(pixels[:, :, 0].astype(name))
+        codes = np.ascontiguousarray(pixels[:, :, 0].astype(name))
+        return _from_bayer(codes, _pattern(encoding)) if encoding.startswith("bayer_") and name == "uint8" else codes
     return np.ascontiguousarray(pixels[:, :, 2::-1] if encoding in _BLUE_FIRST else pixels[:, :, :3])
 
 
@@ -148,6 +159,28 @@ def _from_yuv(pixels: NDArray[Any], layout: str) -> NDArray[Any]:
     frame = av.VideoFrame.from_ndarray(pixels, format="yuyv422")
     picture: NDArray[Any] = frame.to_ndarray(format="rgb24")
     return picture
+
+
+def _from_bayer(codes: NDArray[np.uint8], pattern: str) -> NDArray[np.uint8]:
+    """[height, width, 3] each missing colour as the mean of its nearest neighbours, two or four."""
+    height, width = codes.shape
+    if height < 2 or width < 2:
+        raise CorruptFileError(f"a picture of {width}x{height} pixels of a Bayer pattern: two by two at least")
+    around = np.pad(codes, 1, mode="reflect").astype(np.uint16)  # keeps the pattern
+    tile = np.roll(np.array(_BAYER[pattern]).reshape(2, 2), 1, axis=(0, 1))
+    colours = np.tile(tile, (height // 2 + 2, width // 2 + 2))[: height + 2, : width + 2]
+    out = np.empty((height, width, 3), np.uint8)
+    for colour in range(3):
+        known = np.where(colours == colour, around, np.uint16(0))
+        sides = known[:-2, 1:-1] + known[2:, 1:-1] + known[1:-1, :-2] + known[1:-1, 2:]
+        middle = 4 * known[1:-1, 1:-1]
+        if colour == 1:  # green has a neighbour on each side
+            total = middle + sides
+        else:
+            corners = known[:-2, :-2] + known[:-2, 2:] + known[2:, :-2] + known[2:, 2:]
+            total = middle + 2 * sides + corners
+        out[:, :, colour] = (total + 2) // 4
+    return out
 
 
 def codec_of(message: dict[str, Any], /) -> str:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, SeqlakeError, UnsafeReferenceError
+from seqlake.files.appearing import refuse_unfinished
 from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.mcap import bag, sqlite, wire
@@ -124,6 +125,7 @@ def recordings_at(location: str, /, *, storage: Mapping[str, str] | None = None)
     store = open_store(place, storage=storage)
     if is_local(place) and not local_path(place).is_dir():
         raise DatasetNotFoundError(f"No recording is at {place}.", path=place, hint="Check the path.")
+    refuse_unfinished(store, place)
     groups = _grouped(store)
     if not groups:
         raise DatasetNotFoundError(

@@ -34,6 +34,14 @@ _EMPTY = "structure_needs_at_least_one_member"
 _MOST_DEFINITION = 4 << 20  # characters
 _LINES = re.compile(r"={40,}")
 _HEADER = struct.Struct(">HH")
+_PLAIN = {form: (">" if form % 2 == 0 else "<", 8 if form < 2 else 4) for form in (0x00, 0x01, 0x06, 0x07, 0x10, 0x11)}
+"""Encapsulation -> byte order and the widest alignment: CDR, and plain CDR2 by its number of RTPS and of XTypes."""
+_OTHERS = {
+    **dict.fromkeys((0x02, 0x03), "PL_CDR, a list of parameters"),
+    **dict.fromkeys((0x08, 0x09, 0x14, 0x15), "D_CDR2, delimited XCDR2"),
+    **dict.fromkeys((0x0A, 0x0B, 0x12, 0x13), "PL_CDR2, XCDR2 with a header for each field"),
+}
+_PADDING = 3  # bytes behind a message at most
 _DEFAULTS = {"ros1": "ROS1_NOETIC", "cdr": "LATEST"}
 
 
@@ -81,17 +89,16 @@ class RosDecoder:
         Raises:
             CorruptFileError: It is cut off, or says lengths that it has not.
         """
-        order, start = "<", 0
+        order, start, widest = "<", 0, 1
         if self.cdr:
             if len(data) < 4:
                 raise CorruptFileError(f"a message of {self.root} has {len(data)} bytes, CDR has 4 before anything")
-            form, _ = _HEADER.unpack_from(data)
-            if form not in {0, 1}:
-                raise CorruptFileError(f"a message of {self.root} is encoded as {form:#06x}; plain CDR is 0 or 1")
-            order, start = "<" if form == 1 else ">", 4
-        reader = _Bytes(data, start, order, aligned=self.cdr, types=self.types)
+            if why := not_read(data):
+                raise CorruptFileError(f"a message of {self.root} is encoded as {why}")
+            (order, widest), start = _PLAIN[_HEADER.unpack_from(data)[0]], 4
+        reader = _Bytes(data, start, order, widest=widest, types=self.types)
         try:
-            return reader.message(self.root, 0)
+            return reader.whole(self.root)
         except (struct.error, ValueError, UnicodeDecodeError) as error:
             raise CorruptFileError(f"a message of {self.root} cannot be read: {error}") from None
 
@@ -100,10 +107,11 @@ class _Bytes:
     """The values of one message, one after another."""
 
     def __init__(
-        self, data: memoryview, start: int, order: str, /, *, aligned: bool, types: Mapping[str, Fields]
+        self, data: memoryview, start: int, order: str, /, *, widest: int, types: Mapping[str, Fields]
     ) -> None:
         self._data, self._at, self._start, self._order = data, start, start, order
-        self._aligned, self._types = aligned, types
+        self._aligned, self._widest, self._types = widest > 1, widest, types
+        self._second = widest == 4  # XCDR2, where lists of all but numbers say how many bytes they have
         self._left = MOST_FIELDS + len(data)  # groups without fields take no bytes in ROS 1
 
     def message(self, name: str, depth: int) -> dict[str, Any]:
@@ -115,14 +123,32 @@ class _Bytes:
             return {}
         return {label: self._value(one, depth) for label, one in fields}
 
+    def whole(self, name: str) -> dict[str, Any]:
+        """A message that takes all bytes, in XCDR2, whose types may have headers that their definitions do not show."""
+        message = self.message(name, 0)
+        left = len(self._data) - self._at
+        if self._second and left > _PADDING:
+            raise ValueError(f"{left} bytes are left behind its last field")
+        return message
+
     def _value(self, kind: _Base | _Named | _List, depth: int) -> Any:
         if isinstance(kind, _Base):
             return self._text() if kind.name == "string" else self._number(kind.name)
         if isinstance(kind, _Named):
             return self._time(kind.name) if kind.name in _TIMES else self.message(kind.name, depth + 1)
-        count = self._count() if kind.size is None else kind.size
         if isinstance(kind.of, _Base) and kind.of.name != "string":
-            return self._numbers(kind.of.name, count)
+            return self._numbers(kind.of.name, self._count() if kind.size is None else kind.size)
+        if not self._second:
+            return self._elements(kind, depth)
+        length = self._count()
+        begin = self._at
+        elements = self._elements(kind, depth)
+        if self._at != begin + length:
+            raise ValueError(f"a list says that it has {length} bytes, its elements take {self._at - begin}")
+        return elements
+
+    def _elements(self, kind: _List, depth: int) -> list[Any]:
+        count = self._count() if kind.size is None else kind.size
         # Any element of another kind has a byte at least, but for messages without fields, which nobody lists.
         if count > len(self._data) - self._at:
             raise ValueError(f"a list of {count} elements does not fit in the {len(self._data) - self._at} bytes left")
@@ -131,8 +157,7 @@ class _Bytes:
     def _take(self, size: int, align: int) -> int:
         """Where the next `size` bytes begin, which lie in the message."""
         at = self._at
-        if self._aligned and align > 1:
-            at += -(at - self._start) % align
+        at += -(at - self._start) % min(align, self._widest)
         if size > len(self._data) - at:
             raise ValueError(f"{size} bytes were expected at byte {at}, the message ends after {len(self._data)}")
         self._at = at + size
@@ -167,6 +192,19 @@ class _Bytes:
         at = self._take(8, 4)
         seconds, rest = struct.unpack_from(self._order + ("iI" if self._aligned else _TIMES[name]), self._data, at)
         return int(seconds) * 1_000_000_000 + int(rest)
+
+
+def not_read(data: memoryview, /) -> str:
+    """How a message of ROS 2 is encoded where that is not read; else nothing.
+
+    Example:
+        >>> not_read(memoryview(bytes([0, 9, 0, 0])))
+        'D_CDR2, delimited XCDR2 (0x0009), which is not read; plain CDR and plain CDR2 are'
+    """
+    form = _HEADER.unpack_from(data)[0] if len(data) >= _HEADER.size else 0
+    if form in _PLAIN:
+        return ""
+    return f"{_OTHERS.get(form, 'nothing known')} ({form:#06x}), which is not read; plain CDR and plain CDR2 are"
 
 
 def _group(name: str, types: Mapping[str, Fields], above: tuple[str, ...], counted: list[int]) -> Group:

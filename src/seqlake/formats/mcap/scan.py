@@ -22,6 +22,7 @@ from seqlake.formats.mcap.clock import Grid
 from seqlake.formats.mcap.columns import Looked, TopicColumn
 from seqlake.formats.mcap.reading import Reading, RecordingReader
 from seqlake.formats.mcap.recordings import looks_like_one, recordings_at, unique_ids
+from seqlake.formats.mcap.ros import not_read
 from seqlake.formats.mcap.schemas import decoder_of
 from seqlake.shards.scanned import ScannedDataset, ScannedShard
 from seqlake.spec.alignment import exact
@@ -353,6 +354,8 @@ def _looked_at(
     if isinstance(decoder, str):
         return decoder, []
     samples = _decoded(decoder, messages)
+    if messages and not samples and topic.encoding == "cdr" and (why := not_read(messages[0])):
+        return f"messages are encoded as {why}", []
     if messages and not samples and topic.encoding == "json":  # of other fields than in the recordings before
         alone = _decoder(topic, messages)
         return (decoder, []) if isinstance(alone, str) else (alone, _decoded(alone, messages))

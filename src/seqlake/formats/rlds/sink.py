@@ -14,9 +14,9 @@ import numpy as np
 
 from seqlake.arguments import FLAG, MAPPING, TEXT, Kind, takes
 from seqlake.errors import ValidationError
-from seqlake.files.local import remove_empty_folders
-from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.stores import exists, list_without_links, open_store
+from seqlake.files.appearing import STAGED, clear, sweep
+from seqlake.files.locations import absolute
+from seqlake.files.stores import exists, open_store
 from seqlake.formats._frames import frames_of, picture_bytes, stored_pictures
 from seqlake.formats.rlds.declaring import Declaration, declarations, refusal, tree
 from seqlake.formats.rlds.example import BYTES, INTS, serialized, stored
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from seqlake.protocols import Store
     from seqlake.spec.schema import Schema
 
-_STAGED = "_seqlake_parts"
 _NAME = re.compile(r"[A-Za-z]\w*")
 _SPLIT = re.compile(r"[A-Za-z0-9_]+")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -194,6 +193,7 @@ class RldsSink:
         """Give the files their names, then write what makes them a dataset."""
         ordered = by_part(receipts)
         store = open_store(self.location, storage=self.storage)
+        sweep(store, self.location)
         splits = []
         for split in dict.fromkeys(split for one in ordered for split in one["counts"]):
             parts = [one for one in ordered if split in one["counts"]]
@@ -229,10 +229,7 @@ class RldsSink:
         self._clear(open_store(self.location, storage=self.storage))
 
     def _clear(self, store: Store) -> None:
-        ours = [f"{_STAGED}/"] if exists(store, INFO) else [f"{_STAGED}/", FEATURES, f"{self.name}-"]
-        store.delete([path for path, _ in list_without_links(store) if path.startswith(tuple(ours))])
-        if is_local(self.location):
-            remove_empty_folders(local_path(self.location))
+        clear(store, self.location, () if exists(store, INFO) else (FEATURES, f"{self.name}-"))
 
     def _split(self, batch: pa.RecordBatch, row: int) -> str:
         if SPLIT not in self.schema or not is_text(self.schema[SPLIT].arrow):
@@ -357,4 +354,4 @@ def _bytes(value: Any) -> bytes:
 
 
 def _part(part: int, split: str) -> str:
-    return f"{_STAGED}/{part}/{split}"
+    return f"{STAGED}/{part}/{split}"

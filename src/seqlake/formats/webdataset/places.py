@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake import plugins
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SeqlakeError
+from seqlake.files.appearing import refuse_unfinished
 from seqlake.files.locations import is_local, join, local_path
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.webdataset.tar import GZIPPED
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Store
 
 META = ".nv-meta"
-STAGED = "_seqlake_parts"
-"""Where our own export keeps its parts until every shard has its name."""
 
 _SPLITS, _INFOS = ("split.yaml", "split.json"), (".info.json", ".info.yaml")
 _ENDINGS = (".tar", *GZIPPED)
@@ -131,12 +130,7 @@ def look(location: str, /, *, storage: Mapping[str, str] | None, split: Collecti
             raise DatasetNotFoundError(f"{location} is a shard and has no splits.", path=location)
         return ShardPlace(root=root, shards=[NamedShard(name=one) for one in islice(braces(name), _MOST_NAMES)])
     store = open_store(location, storage=storage)
-    if next(iter(store.list(f"{STAGED}/")), None) is not None:
-        raise InvalidMetadataError(
-            f"{location} holds {STAGED}: an export into it is under way, or was interrupted.",
-            path=location,
-            hint="Run the same export again, which finishes it, or remove the folder.",
-        )
+    refuse_unfinished(store, location)
     declared = _declared(store, location)
     if declared is None:
         if split is not None:

@@ -18,12 +18,11 @@ import numpy as np
 
 from seqlake.arguments import whole
 from seqlake.errors import ValidationError
-from seqlake.files.local import remove_empty_folders
-from seqlake.files.locations import absolute, is_local, local_path
+from seqlake.files.appearing import STAGED, appear, clear
+from seqlake.files.locations import absolute
 from seqlake.files.reading import BlobFile
-from seqlake.files.stores import exists, list_without_links, open_store
+from seqlake.files.stores import list_without_links, open_store
 from seqlake.formats._frames import has_frames, picture_bytes, stored_pictures
-from seqlake.formats.webdataset.places import STAGED
 from seqlake.media import format_of
 from seqlake.receipts import by_part
 from seqlake.spec.schema import is_binary, is_list, is_text
@@ -174,30 +173,24 @@ class TarSink:
         shards[split] = shards.get(split, 0) + 1
 
     def commit(self, receipts: Sequence[object], /) -> None:
-        """Give the shards their names, in the order of the parts."""
+        """Give the shards their names, in the order of the parts; on a disk all at once."""
         ordered = by_part(receipts)
         store = open_store(self.location, storage=self.storage)
         counts: dict[str, int] = {}
+        names: dict[str, str] = {}
         for one in ordered:
             for split, count in one["shards"].items():
                 for number in range(count):
-                    staged = _part(one["part"], split, number)
-                    if exists(store, staged):  # else a commit that was interrupted moved it already
-                        store.move(staged, f"{split}-{counts.get(split, 0):06d}.tar")
+                    names[_part(one["part"], split, number)] = f"{split}-{counts.get(split, 0):06d}.tar"
                     counts[split] = counts.get(split, 0) + 1
-        store.sync("")
-        self._clear(store)
+        appear(store, self.location, names)
+        clear(store, self.location)
 
     def discard(self) -> None:
         """Remove what was staged, and shards that a commit that failed had named."""
         store = open_store(self.location, storage=self.storage)
         store.delete([path for path, _ in list_without_links(store) if _DONE.fullmatch(path)])
-        self._clear(store)
-
-    def _clear(self, store: Store) -> None:
-        store.delete([path for path, _ in list_without_links(store) if path.startswith(f"{STAGED}/")])
-        if is_local(self.location):
-            remove_empty_folders(local_path(self.location))
+        clear(store, self.location)
 
     def _split(self, batch: pa.RecordBatch, row: int) -> str:
         if _SPLIT not in self.schema or not is_text(self.schema[_SPLIT].arrow):

@@ -1,9 +1,8 @@
-"""Writes sequences as a replay buffer of zarr format 2: parts are staged, one commit joins them to arrays."""
+"""Writes sequences as a replay buffer of zarr: parts are staged, one commit joins them to arrays."""
 
 from __future__ import annotations
 
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import prod
@@ -14,12 +13,12 @@ import numpy as np
 
 from seqlake.arguments import MAPPING, Kind, takes, whole
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.files.local import remove_empty_folders
-from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.stores import exists, list_without_links, open_store
+from seqlake.files.appearing import STAGED, clear, sweep
+from seqlake.files.locations import absolute
+from seqlake.files.stores import exists, open_store
 from seqlake.formats._frames import frames_of, has_frames
-from seqlake.formats._zarr.metadata import BLOSC, ArrayMetadata, encode, encoder
-from seqlake.formats._zarr.places import ROOT
+from seqlake.formats._zarr.metadata import BLOSC, ArrayMetadata, encoder
+from seqlake.formats._zarr.writing import ZarrForm
 from seqlake.formats.zarr_replay.layout import DATA, ENDS, META
 from seqlake.receipts import by_part
 from seqlake.spec.schema import is_list, is_number, is_text
@@ -34,20 +33,22 @@ if TYPE_CHECKING:
     from seqlake.protocols import Store
     from seqlake.spec.schema import Column, Schema
 
-_STAGED = "_seqlake_parts"
 _CHUNK_BYTES = 1 << 20  # of signals, about
-_GROUP = b'{\n    "zarr_format": 2\n}'
-_THREADS = 4
 _CODEC = Kind("settings of a codec, as {'id': 'zstd', 'level': 3}, or None", lambda value: value is None or value["id"])
 
 
-@takes(chunks=whole(0), compressor=_CODEC, fill=MAPPING.or_none())
+_VERSION = Kind("2 or 3", lambda value: value in {2, 3})
+
+
+@takes(chunks=whole(0), shards=whole(0), zarr_format=_VERSION, compressor=_CODEC, fill=MAPPING.or_none())
 def create(
     location: str,
     schema: Schema,
     /,
     *,
     chunks: int = 0,
+    shards: int = 0,
+    zarr_format: int = 2,
     compressor: Mapping[str, Any] | None = BLOSC,
     fill: Mapping[str, Any] | None = None,
     storage: Mapping[str, str] | None = None,
@@ -59,6 +60,8 @@ def create(
         location: A new folder or URI.
         schema: The columns.
         chunks: Steps of signals in a chunk; 0: about a mebibyte. A picture is a chunk of its own.
+        shards: Steps whose chunks share a file, made up to whole chunks; 0: a chunk is a file. Needs `zarr_format=3`.
+        zarr_format: 2, which diffusion policy and UMI read with the zarr that they pin, or 3, which zarr 3 writes.
         compressor: The settings of a codec, as numcodecs names them; None stores plain bytes.
         fill: What stands for a null, by column of one value a row.
         storage: Options of the object store.
@@ -73,6 +76,8 @@ def create(
         sl.convert("data/arm", "arm.zarr", to="zarr_replay")
         ```
     """
+    if shards and zarr_format == 2:
+        raise ValueError("shards: chunks share files in zarr format 3 only; give zarr_format=3, or leave shards out.")
     for name in fill or ():
         schema[name]
     left = dropped(schema)
@@ -86,6 +91,7 @@ def create(
         schema=schema,
         columns=tuple(kept),
         chunks=chunks,
+        form=ZarrForm(version=zarr_format, shard=shards),
         compressor=compressor,
         fill=fill or {},
         storage=storage,
@@ -144,6 +150,7 @@ class ReplaySink:
         schema: Of the rows.
         columns: Those that are written.
         chunks: Steps of signals in a chunk; 0: about a mebibyte.
+        form: The format of zarr, and how many steps share a file.
         compressor: Settings of the codec.
         fill: What stands for nulls.
         storage: Options of the object store; never printed.
@@ -154,6 +161,7 @@ class ReplaySink:
     schema: Schema
     columns: Sequence[str]
     chunks: int
+    form: ZarrForm
     compressor: Mapping[str, Any] | None
     fill: Mapping[str, Any]
     storage: Mapping[str, str] | None = field(default=None, repr=False)
@@ -192,23 +200,35 @@ class ReplaySink:
         """
         ordered = by_part(receipts)
         store = open_store(self.location, storage=self.storage)
+        sweep(store, self.location)
         names = array_names(self.columns, self.schema)
         lengths = np.array([one for receipt in ordered for one in receipt["lengths"]], np.int64)
         stepped = [column for column in self.columns if names[column].startswith(DATA)]
         for number, column in enumerate(stepped):
             metadata = self._metadata(column, ordered, int(lengths.sum()))
-            _write(store, names[column], metadata, _pieces(store, number, metadata, ordered))
+            self.form.put_array(store, names[column], metadata, _pieces(store, number, metadata, ordered))
         for column in self.columns:
             if column not in stepped:
                 values = np.array([one for receipt in ordered for one in receipt["known"][column]], self._kind(column))
-                _whole(store, names[column], _texts(values), self.compressor)
-        _whole(store, ENDS, np.cumsum(lengths), self.compressor)
+                self._put_whole(store, names[column], _texts(values))
+        self._put_whole(store, ENDS, np.cumsum(lengths))
         for folder in (DATA, META):
-            store.put(f"{folder}{ROOT}", _GROUP)
+            self.form.put_group(store, folder)
         store.sync("")
-        store.put(ROOT, _GROUP)
+        self.form.put_group(store, "")
         store.sync("")
         self._clear(store)
+
+    def _put_whole(self, store: Store, name: str, values: NDArray[Any]) -> None:
+        """An array of one chunk."""
+        metadata = ArrayMetadata(
+            dtype=values.dtype,
+            shape=values.shape,
+            chunks=tuple(max(1, size) for size in values.shape),
+            compressor=self.compressor,
+            fill=_missing(values.dtype),
+        )
+        ZarrForm(version=self.form.version).put_array(store, name, metadata, [values] if len(values) else [])
 
     def _kind(self, column: str) -> Any:
         kind = self.schema[column].arrow
@@ -229,7 +249,7 @@ class ReplaySink:
             shape=(count, *shape),
             chunks=(max(1, min(size, count)), *(max(1, one) for one in shape)),
             compressor=self.compressor,
-            fill=0 if dtype.kind != "b" else False,
+            fill=_missing(dtype),
         )
 
     def discard(self) -> None:
@@ -237,10 +257,7 @@ class ReplaySink:
         self._clear(open_store(self.location, storage=self.storage))
 
     def _clear(self, store: Store) -> None:
-        written = () if exists(store, ROOT) else (DATA, META)
-        store.delete([path for path, _ in list_without_links(store) if path.startswith((f"{_STAGED}/", *written))])
-        if is_local(self.location):
-            remove_empty_folders(local_path(self.location))
+        clear(store, self.location, () if exists(store, self.form.gate) else (DATA, META))
 
 
 class _Staged:
@@ -358,35 +375,9 @@ def _pieces(
         yield np.concatenate(held)
 
 
-def _write(store: Store, name: str, metadata: ArrayMetadata, pieces: Iterator[NDArray[Any]]) -> None:
-    zeros = ["0"] * (len(metadata.shape) - 1)
-
-    def put(numbered: tuple[int, NDArray[Any]]) -> None:
-        number, rows = numbered
-        store.put(f"{name}/{'.'.join([str(number), *zeros])}", encode(metadata, rows))
-
-    waiting: list[tuple[int, NDArray[Any]]] = []
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for numbered in enumerate(pieces):
-            waiting.append(numbered)
-            if len(waiting) == 4 * _THREADS:
-                list(pool.map(put, waiting))
-                waiting = []
-        list(pool.map(put, waiting))
-    store.put(f"{name}/.zarray", metadata.to_json().encode())
-
-
-def _whole(store: Store, name: str, values: NDArray[Any], compressor: Mapping[str, Any] | None) -> None:
-    """An array of one chunk."""
-    fill: Any = "" if values.dtype.kind == "U" else 0 if values.dtype.kind != "b" else False
-    metadata = ArrayMetadata(
-        dtype=values.dtype,
-        shape=values.shape,
-        chunks=tuple(max(1, size) for size in values.shape),
-        compressor=compressor,
-        fill=fill,
-    )
-    _write(store, name, metadata, iter([values] if len(values) else []))
+def _missing(dtype: np.dtype[Any]) -> Any:
+    """What stands where a chunk is missing; none is."""
+    return {"U": "", "b": False}.get(dtype.kind, 0)
 
 
 def _texts(values: NDArray[Any]) -> NDArray[Any]:
@@ -395,4 +386,4 @@ def _texts(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _part(part: int, number: int) -> str:
-    return f"{_STAGED}/{part}/{number}"
+    return f"{STAGED}/{part}/{number}"
