@@ -16,7 +16,7 @@ import numpy as np
 
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.similarity import pairs
-from seqlake.dataset.similarity.ranking import NearestQuery, Best, Metric, searched
+from seqlake.dataset.similarity.ranking import Best, Metric, NearestQuery, searched
 from seqlake.dataset.similarity.vectors import Floats, check_vectors, shard_vectors
 from seqlake.errors import SequenceNotFoundError
 from seqlake.executors import executor_of, in_order
