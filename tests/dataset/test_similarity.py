@@ -75,9 +75,53 @@ def test_like_a_sequence_and_of_some_rows(ds) -> None:
     assert sl.nearest(ds[7:8], "v", np.ones(DIM)) == []
 
 
+def test_many_at_once_are_each_by_itself(ds, vectors) -> None:
+    asked = np.random.default_rng(2).normal(size=(5, DIM))
+    for metric in ("cosine", "dot", "l2"):
+        single = [sl.nearest(ds, "v", one, k=7, metric=metric) for one in asked]
+        assert sl.nearest(ds, "v", asked, k=7, metric=metric) == single
+    assert sl.nearest(ds, "v", ["ep_03", "ep_05"], k=3) == [sl.nearest(ds, "v", key, k=3) for key in ("ep_03", "ep_05")]
+    assert sl.nearest(ds[7:8], "v", asked) == [[]] * 5
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int16"])
+def test_every_type_and_ties_in_the_order_of_rows(tmp_path, dtype) -> None:
+    """Equal vectors, and some that float32 cannot tell apart but float64 can."""
+    rng = np.random.default_rng(3)
+    base = (rng.normal(size=(40, 8)) * 50).astype(dtype)
+    whole = np.concatenate([base, base[::-1], base])
+    ds = sl.create(tmp_path / "ds", sl.Schema({"v": sl.Embedding(dim=8, dtype=dtype)}))
+    with ds.writer(rows_per_shard=50) as writer:
+        for n, row in enumerate(whole):
+            writer.add(f"{n:03d}", v=row)
+    for metric in ("cosine", "dot", "l2"):
+        for like in (rng.normal(size=8), np.full(8, 1e-3), base[4].astype(np.float64)):
+            _, scores = expected(whole, like, metric)
+            ranked = np.round(scores if metric == "l2" else -scores, 9)
+            near = sl.nearest(ds, "v", like, k=120, metric=metric)
+            assert [one.row for one in near] == np.lexsort((np.arange(120), ranked)).tolist()
+            assert near[:11] == sl.nearest(ds, "v", like, k=11, metric=metric)
+            assert np.allclose([one.score for one in near], scores[[one.row for one in near]], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e-25, 1e25, 3e37])
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+def test_very_small_and_very_large_numbers(tmp_path, size, metric) -> None:
+    """Squares that float32 has no room for, beside numbers as they usually are."""
+    rng = np.random.default_rng(4)
+    whole = rng.normal(size=(30, 4)).astype(np.float32)
+    whole[::2] = (whole[::2] * size).astype(np.float32)
+    ds = sl.create(tmp_path / "ds", sl.Schema({"v": sl.Embedding(dim=4)}))
+    ds.append([{"sequence_id": f"{n}", "v": row} for n, row in enumerate(whole)])
+    for like in (rng.normal(size=4), rng.normal(size=4) * size):
+        _, scores = expected(whole, like, metric)
+        order = np.argsort(scores if metric == "l2" else -scores, kind="stable")
+        assert [one.row for one in sl.nearest(ds, "v", like, k=6, metric=metric)] == order[:6].tolist()
+
+
 @pytest.mark.parametrize("block", [7, 4096])
 def test_duplicates_are_all_pairs_above_the_threshold(ds, vectors, monkeypatch, block) -> None:
-    monkeypatch.setattr("seqlake.dataset.similarity._PAIRS", block)
+    monkeypatch.setattr("seqlake.dataset.similarity.pairs.ROWS", block)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = np.triu(unit @ unit.T, 1)
     cosines[[7, 8, 9]] = cosines[:, [7, 8, 9]] = 0
@@ -104,6 +148,9 @@ def test_wrong_arguments(ds, tmp_path) -> None:
         sl.nearest(ds, "v", [1, 2, 3])
     with pytest.raises(SchemaMismatchError, match=r"Expected a column of vectors"):
         sl.nearest(ds, "sequence_id", [1, 2, 3])
+    for wrong in ([np.nan] * DIM, [], [[1.0], [2.0, 3.0]], np.zeros((1, 1, DIM)), None, {"v": 1}, ["ep_03", 4], b"ep"):
+        with pytest.raises(ValueError, match=r"Expected a vector .*found"):
+            sl.nearest(ds, "v", wrong)
     with pytest.raises(ValueError, match="finite"):
         sl.nearest(ds, "v", [np.nan] * DIM)
     with pytest.raises(ValueError, match="metric"):

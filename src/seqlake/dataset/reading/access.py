@@ -158,6 +158,10 @@ class Access:
 
     # ---- whole columns
 
+    def flat(self, number: int, column: str, /) -> Flat | None:
+        """Where the cells of a column lie in one shard, if they lie flat."""
+        return self._opened(number).flat(column)
+
     def flats(self, number: int, columns: Sequence[str], /) -> dict[str, Flat] | None:
         """Temporal columns of one shard where all lie flat, in the types that the schema shows; else None."""
         opened, schema = self._opened(number), self.source.schema

@@ -1,0 +1,294 @@
+"""The vectors of a column where they lie: pieces of some megabytes, each a task of one thread."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqlake.dataset.reading.cells import numbers_of
+from seqlake.dataset.reading.streaming import one_shard
+from seqlake.errors import SchemaMismatchError, ShardChangedError
+from seqlake.shards.cells import gather, list_lengths
+from seqlake.shards.rows import Rows
+from seqlake.spec.schema import is_list, is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from seqlake.dataset.reading.excerpt import Excerpt
+    from seqlake.protocols import Flat, Ints, Shard
+    from seqlake.spec.schema import Column, Schema
+
+Floats = NDArray[np.floating[Any]]
+
+_PIECE = 16 << 20  # bytes of vectors of one task
+_BLOCK = 512 << 10  # bytes that are looked at while they are in the cache
+_SCATTERED = 8  # rows that lie together on average; where there are fewer they are copied together first
+_KEPT_NORMS = 128 << 20  # bytes of lengths of vectors that a process keeps
+_PLAIN = (1e-12, 1e12)  # lengths whose squares float32 holds without loss
+
+
+class Piece(Protocol):
+    """Some vectors of a column."""
+
+    @property
+    def rows(self) -> Ints:
+        """[n] their places in what is searched."""
+
+    @property
+    def width(self) -> int:
+        """D, the numbers of each."""
+
+    @property
+    def key(self) -> object:
+        """What tells these vectors from all others of this process; None where nothing does."""
+
+    def blocks(self) -> Iterator[tuple[int, Floats]]:
+        """(number of the first, [m, D]) of all of them, in order; float32 or float64; each good until the next."""
+
+    def at(self, numbers: Ints, /) -> NDArray[np.float64]:
+        """[numbers, D] some of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldPiece:
+    """Vectors in memory: what was decoded."""
+
+    rows: Ints
+    numbers: Floats
+    key: object = None
+
+    @property
+    def width(self) -> int:
+        """D, the numbers of each."""
+        return int(self.numbers.shape[1])
+
+    def blocks(self) -> Iterator[tuple[int, Floats]]:
+        """See `Piece`."""
+        yield from _cut(0, self.numbers, np.empty(_BLOCK, np.uint8))
+
+    def at(self, numbers: Ints, /) -> NDArray[np.float64]:
+        """See `Piece`."""
+        return self.numbers[numbers].astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatPiece:
+    """Vectors in a mapped shard; `flat` has these rows alone."""
+
+    rows: Ints
+    flat: Flat
+    width: int
+    key: object
+
+    def blocks(self) -> Iterator[tuple[int, Floats]]:
+        """See `Piece`."""
+        flat, nbytes, room = self.flat, self.width * self.flat.stride, np.empty(_BLOCK, np.uint8)
+        edges = [0, *(np.flatnonzero(np.diff(flat.start) != nbytes) + 1).tolist(), len(self.rows)]
+        if len(edges) * _SCATTERED > len(self.rows) + 2 * _SCATTERED:
+            yield from _cut(0, gather(flat, np.arange(len(self.rows))).reshape(-1, self.width), room)
+            return
+        view = flat.blob.view()
+        if flat.proof is not None:
+            flat.proof.touch(flat.start[edges[:-1]])
+        for first, stop in itertools.pairwise(edges):
+            shape, start = (stop - first, self.width), int(flat.start[first])
+            try:
+                run: Floats = np.ndarray(shape, flat.stored, view, start)
+            except (TypeError, ValueError) as error:
+                raise ShardChangedError(
+                    f"{flat.blob.location} ends before the vectors that its index names.", path=flat.blob.location
+                ) from error
+            yield from _cut(first, run, room)
+
+    def at(self, numbers: Ints, /) -> NDArray[np.float64]:
+        """See `Piece`."""
+        return gather(self.flat, numbers).reshape(-1, self.width).astype(np.float64)
+
+
+def _cut(first: int, run: Floats, room: NDArray[np.uint8]) -> Iterator[tuple[int, Floats]]:
+    """Blocks that BLAS takes as they are: what lies at odd places is copied, by blocks that stay in the cache."""
+    step = max(1, _BLOCK // max(1, run.shape[1] * run.itemsize))
+    for start in range(0, len(run), step):
+        block = run[start : start + step]
+        if block.dtype.itemsize < np.dtype(np.float32).itemsize:
+            yield first + start, block.astype(np.float32)
+        elif block.flags.aligned or block.nbytes > len(room):
+            yield first + start, np.require(block, requirements="A")
+        else:
+            there = room[: block.nbytes].view(block.dtype).reshape(block.shape)
+            np.copyto(there, block)  # `copy` takes twice as long
+            yield first + start, there
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardVectors:
+    """The rows of one shard that are searched: a task that gives pieces.
+
+    Attributes:
+        source: What is searched.
+        column: Of the vectors.
+        number: The shard's in its table.
+        keep: Rows of it, in order; None: all.
+        first: The place of the first of them in what is searched.
+    """
+
+    source: Excerpt
+    column: str
+    number: int
+    keep: Ints | None
+    first: int
+
+    @property
+    def shard(self) -> Shard:
+        """The shard, cut down to the rows."""
+        whole = self.source.access.shards[self.number]
+        return whole if self.keep is None else Rows(whole, self.keep)
+
+    def flat(self) -> list[Piece] | None:
+        """Its vectors where they lie; None where they must be decoded.
+
+        Raises:
+            SchemaMismatchError: Vectors of different lengths.
+        """
+        flat = self.source.access.flat(self.number, self.column)
+        if flat is None or flat.dtype.kind != "f" or flat.stored != flat.dtype or flat.stride != flat.stored.itemsize:
+            return None
+        if flat.blob.view() is None:
+            return None
+        start = flat.start if self.keep is None else flat.start[self.keep]
+        steps = flat.steps if self.keep is None else flat.steps[self.keep]
+        there = np.flatnonzero(steps >= 0)
+        if not len(there):
+            return []
+        if len(there) < len(steps):
+            start, steps = start[there], steps[there]
+        width = one_width(steps, self.column)
+        size = max(1, _PIECE // max(1, width * flat.stride))
+        key = self.shard.key
+        return [
+            FlatPiece(
+                self.first + there[some],
+                replace(flat, start=start[some], steps=steps[some]),
+                width,
+                (key, self.column, some.start, size),
+            )
+            for some in (slice(at, at + size) for at in range(0, len(there), size))
+        ]
+
+    def decoded(self) -> Iterator[Piece]:
+        """Its vectors, batch by batch.
+
+        Raises:
+            SchemaMismatchError: Vectors of different lengths.
+        """
+        first = self.first
+        for batch in one_shard(self.shard, [self.column]):
+            cells = batch.column(0)
+            rows = first + np.flatnonzero(np.asarray(cells.is_valid()))
+            first += batch.num_rows
+            if len(rows):
+                there = cells.drop_null()
+                width = one_width(list_lengths(there), self.column)
+                values = numbers_of(there.flatten(), self.source.schema[self.column])
+                floats = values if values.dtype.kind == "f" else values.astype(np.float64)
+                yield HeldPiece(rows, floats.reshape(len(rows), width))
+
+
+def shard_vectors(source: Excerpt, column: str, /) -> list[ShardVectors]:
+    """The shards that have rows of what is searched, in order."""
+    starts = source.access.starts
+    if source.rows is None:
+        return [ShardVectors(source, column, n, None, starts[n]) for n in range(len(starts) - 1)]
+    edges = np.array(starts, np.int64)
+    numbers = np.searchsorted(edges, source.rows, side="right") - 1
+    runs = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)] if len(numbers) else []
+    return [
+        ShardVectors(source, column, int(numbers[a]), source.rows[a:b] - edges[numbers[a]], a)
+        for a, b in itertools.pairwise(runs)
+    ]
+
+
+# ---- lengths
+
+
+@dataclass(slots=True)
+class _Norms:
+    """Lengths of vectors by the keys of their pieces; what was used longest ago is let go first."""
+
+    kept: OrderedDict[object, NDArray[np.float64]] = field(default_factory=OrderedDict)
+
+    def get(self, key: object) -> NDArray[np.float64] | None:
+        """Those of a piece."""
+        return None if key is None else self.kept.get(key)
+
+    def keep(self, key: object, norms: NDArray[np.float64]) -> None:
+        """Remember them."""
+        # No lock, which a fork could leave taken: single operations of a dict are atomic.
+        if key is None:
+            return
+        self.kept[key] = norms
+        while sum(one.nbytes for one in list(self.kept.values())) > _KEPT_NORMS:
+            self.kept.pop(next(iter(list(self.kept)), None), None)
+
+
+NORMS = _Norms()
+
+
+def norms_of(block: Floats, /) -> NDArray[np.float64]:
+    """[m] lengths of vectors [m, D]; NaN of one with a number that is not finite.
+
+    Example:
+        >>> norms_of(np.array([[3.0, 4.0], [np.inf, 0.0]])).tolist()
+        [5.0, nan]
+    """
+    with np.errstate(all="ignore"):
+        norms: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", block, block)).astype(np.float64)
+        odd = np.flatnonzero(~((norms > _PLAIN[0]) & (norms < _PLAIN[1])))
+        if len(odd):  # squares of these may be lost, or more than there is room for
+            rows = block[odd].astype(np.float64)
+            most = np.abs(rows).max(axis=1, initial=0)
+            scaled = rows / np.where(most > 0, most, 1)[:, None]
+            norms[odd] = np.where(np.isfinite(rows).all(axis=1), most * np.sqrt((scaled * scaled).sum(axis=1)), np.nan)
+    return norms
+
+
+# ---- which columns
+
+
+def check_vectors(schema: Schema, column: str, /) -> None:
+    """See that a column holds vectors, or lists of numbers of which nobody says that they are steps.
+
+    Raises:
+        SchemaMismatchError: It does not, or is not there.
+    """
+    if not _holds_vectors(schema[column]):
+        vectors = [name for name in schema if _holds_vectors(schema[name])]
+        raise SchemaMismatchError(
+            f"Expected a column of vectors [D], one of {', '.join(vectors) or 'none, there is no such column'}; found "
+            f"{schema[column]}."
+        )
+
+
+def _holds_vectors(column: Column) -> bool:
+    return column.category == "vector" or (is_list(column.arrow) and is_number(column.arrow.value_type))
+
+
+def one_width(lengths: Ints, column: str, /) -> int:
+    """The length that all vectors have.
+
+    Raises:
+        SchemaMismatchError: They differ.
+    """
+    if (lengths != lengths[0]).any():
+        other = int(lengths[lengths != lengths[0]][0])
+        raise SchemaMismatchError(
+            f"Column {column!r} has vectors of {int(lengths[0])} and of {other} numbers: expected one length.",
+            hint="ds.validate() lists those that differ.",
+        )
+    return int(lengths[0])
