@@ -14,6 +14,7 @@ SeqlakeError
 ├── SchemaMismatchError       (ValueError)          expected / found, column by column
 │   └── ColumnNotFoundError   (KeyError)            no column of that name, and the nearest one
 ├── QueryError                (ValueError)          SQL that cannot be used here
+│   └── QueryLimitError                             it takes more time or memory than it may
 ├── ReadOnlyError             (PermissionError)     the place cannot be written
 ├── AccessDeniedError         (PermissionError)     a server wants a login, or refuses this one
 ├── DiskFullError             (OSError)             no space is left; errno says which kind
@@ -178,6 +179,10 @@ class ColumnNotFoundError(SchemaMismatchError, KeyError):
 
 class QueryError(SeqlakeError, ValueError):
     """SQL that does not parse, does not bind, or is not allowed in this place."""
+
+
+class QueryLimitError(QueryError):
+    """SQL that takes more time or memory than it may, where a bound was set."""
 
 
 class ReadOnlyError(SeqlakeError, PermissionError):

@@ -20,7 +20,7 @@ from seqlake.files.credentials import Storage, kind_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-HOSTS, BUCKETS, OUTSIDE = "allow_hosts", "allow_buckets", "allow_outside"
+HOSTS, BUCKETS, OUTSIDE, FOLDERS = "allow_hosts", "allow_buckets", "allow_outside", "allow_folders"
 ANYWHERE = {OUTSIDE: "true"}
 """For a look at what is there, before anything of it is read."""
 HUB = "hf"
@@ -40,6 +40,7 @@ def with_rules(
     hosts: Iterable[str] = (),
     buckets: Iterable[str] | None = None,
     outside: bool = False,
+    folders: Iterable[str] = (),
 ) -> Mapping[str, str] | None:
     """Options of stores that also say what a dataset may name.
 
@@ -49,6 +50,7 @@ def with_rules(
             private network.
         buckets: The only buckets that a dataset may name, besides its root's; None: any.
         outside: Links, and paths in metadata, may lead out of a root on this machine.
+        folders: Absolute paths of this machine: cells may name what lies in them, links followed.
 
     Raises:
         ValueError: A name that is none, as an address with a path; or options that are no names with values.
@@ -61,10 +63,19 @@ def with_rules(
         raise ValueError(f"storage is a dict of options, as {{'region': 'us-east-1'}}, found {type(storage).__name__}.")
     names = [_host(one) for one in _listed(hosts)]
     places = None if buckets is None else [_bucket(one) for one in _listed(buckets)]
-    if not names and places is None and not outside:
+    trusted = "\0".join(folders)
+    if not names and places is None and not outside and not trusted:
         return storage
     given = {**({HOSTS: ",".join(names)} if names else {}), **(ANYWHERE if outside else {})}
+    given |= {FOLDERS: trusted} if trusted else {}
     return {**(storage or {}), **given, **({} if places is None else {BUCKETS: ",".join(places)})}
+
+
+def in_allowed_folder(location: str, storage: Mapping[str, str] | None, /) -> bool:
+    """Whether a path of this machine lies in a folder that was allowed, links followed."""
+    if locations.scheme(location) != "file":
+        return False
+    return any(locations.inside(one, location) for one in Storage(storage).get(FOLDERS, "").split("\0") if one)
 
 
 def trusting(storage: Mapping[str, str] | None, location: str | None, /) -> Storage:

@@ -18,7 +18,16 @@ _CLIENT = {
     "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only", "pool_idle_timeout",
     "proxy_ca_certificate", "proxy_excludes", "proxy_url", "read_timeout", "root_certificate", "timeout", "user_agent",
 }  # fmt: skip
-_OURS = {"mmap", "allow_outside", "allow_redirects", "allow_hosts", "allow_buckets", "hf_token", "hf_endpoint"}
+_OURS = {
+    "mmap",
+    "allow_outside",
+    "allow_redirects",
+    "allow_hosts",
+    "allow_buckets",
+    "allow_folders",
+    "hf_token",
+    "hf_endpoint",
+}
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _SECRET = re.compile(r"key|secret|token|password|sas|signature|credential|bearer", re.IGNORECASE)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.errors import MissingFileError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations, stores
+from seqlake.files.allowed import in_allowed_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +58,8 @@ def open_reference(
         seqlake.errors.UnsafeReferenceError: The reference '../secret' leads out of the dataset, to /data/secret...
     """
     try:
-        location = contained(root, reference, allow_outside=allow_outside)
+        trusted = allow_outside or in_allowed_folder(locations.join(root, reference), storage)
+        location = contained(root, reference, allow_outside=trusted)
         return stores.open_blob(location, storage=storage, named_by=root)
     except SeqlakeError:
         raise

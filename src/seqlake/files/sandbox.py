@@ -5,9 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import threading
+import time
 from contextlib import contextmanager
 from threading import Event, Lock, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import QueryLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,6 +126,100 @@ class _Insistence:
             with self._lock:
                 if not self._ended.is_set():
                     self._connection.interrupt()
+
+
+class _Limit(threading.local):
+    """What this thread's questions may take; nothing is said where there is no bound."""
+
+    deadline: _Deadline | None = None
+
+
+_limit = _Limit()
+
+
+class _Deadline:
+    """Interrupts connections again and again from some moment on, until their questions have ended."""
+
+    def __init__(self, seconds: float, memory: str | None) -> None:
+        # What does not fit is refused: nothing is put aside in whichever folder the process was started in.
+        self.settings = {} if memory is None else {"memory_limit": memory, "temp_directory": ""}
+        self.passed = False
+        self._at = time.monotonic() + seconds
+        self._watched: list[duckdb.DuckDBPyConnection] = []
+        self._ended = Event()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    @contextmanager
+    def watch(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        with self._lock:
+            self._watched.append(connection)
+        if self._thread is None:
+            self._thread = Thread(target=self._insist, daemon=True, name="seqlake-limit")
+            self._thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:  # what somebody else asks of the connection is not interrupted
+                self._watched.remove(connection)
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _insist(self) -> None:
+        wait = self._at - time.monotonic()
+        while not self._ended.wait(max(0, wait)):
+            self.passed, wait = True, _AGAIN
+            with self._lock:
+                for connection in self._watched:
+                    connection.interrupt()
+
+
+@contextmanager
+def limited(*, seconds: float, memory: str | None = None) -> Iterator[None]:
+    """Bound what questions of this thread may take: for SQL of somebody who may not know what it costs.
+
+    Args:
+        seconds: After these DuckDB is interrupted.
+        memory: What a database has, as DuckDB writes it: `"2GB"`. All that is asked with the same bound shares it.
+
+    Raises:
+        QueryLimitError: The time was over.
+
+    Example:
+        >>> with limited(seconds=20):
+        ...     connect().execute("SELECT 40 + 2").fetchone()
+        (42,)
+    """
+    before, deadline = _limit.deadline, _Deadline(seconds, memory)
+    _limit.deadline = deadline
+    try:
+        yield
+    except BaseException as error:
+        if deadline.passed:
+            raise QueryLimitError(
+                f"It took longer than {seconds:g} seconds and was stopped.",
+                hint="Ask for less: a condition on small columns first, a LIMIT, fewer signals.",
+            ) from error
+        raise
+    finally:
+        _limit.deadline = before
+        deadline.end()
+
+
+def settings_of_limit() -> dict[str, Any]:
+    """What `limited` wants of the database that a question is put to."""
+    return {} if _limit.deadline is None else _limit.deadline.settings
+
+
+@contextmanager
+def watched(connection: duckdb.DuckDBPyConnection, /) -> Iterator[None]:
+    """While this connection answers, `limited` ends it in time."""
+    if _limit.deadline is None:
+        yield
+        return
+    with _limit.deadline.watch(connection):
+        yield
 
 
 def connect(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
+import logging
 import mimetypes
-from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,11 @@ from seqlake.dataset.statistics import outliers, statistics
 from seqlake.dataset.validation import validate
 from seqlake.dataset.validation.checking import DEPTHS
 from seqlake.errors import MissingFileError, SchemaMismatchError, SeqlakeError
+from seqlake.files import sandbox
 from seqlake.spec.rules import RULES
 from seqlake.viewer import curating, sequences, tables
-from seqlake.viewer.asking import Parameters, plain
+from seqlake.viewer.asking import Parameters, finite, plain
+from seqlake.viewer.joining import STATIC
 from seqlake.viewer.safety import Gate, Rules
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Blob
 
-STATIC = Path(__file__).parent / "static"
+_log = logging.getLogger(__name__)
+SECONDS = 20.0
+"""What DuckDB may take for one request."""
+MEMORY = "4GB"
+"""What DuckDB may take for all requests together."""
 _PAGES = ("/", "/seq", "/cmp", "/problems", "/sql", "/versions")
 _BODY = 4 << 20
 _PIECE = 1 << 20
@@ -45,6 +50,7 @@ _STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.ColumnNotFoundError, 404, "column"),
     (errors.VersionNotFoundError, 404, "version"),
     (errors.DatasetNotFoundError, 404, "dataset"),
+    (errors.QueryLimitError, 503, "limit"),
     (errors.QueryError, 400, "query"),
     (errors.SchemaMismatchError, 400, "column"),
     (errors.ReadOnlyError, 409, "read_only"),
@@ -54,11 +60,6 @@ _STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.DecodeError, 422, "undecodable"),
     (errors.MissingDependencyError, 501, "extra"),
     (SeqlakeError, 422, "unreadable"),
-    (IndexError, 404, "frame"),
-    (FileNotFoundError, 404, "missing"),
-    (OSError, 422, "unreadable"),
-    (ValueError, 400, "value"),
-    (TypeError, 400, "value"),
 )
 
 
@@ -81,6 +82,10 @@ class Server:
 
     def app(self) -> Gate:
         """The routes behind their gate, as an ASGI application."""
+        return Gate(self.routes(), rules=self.rules)
+
+    def routes(self) -> Any:
+        """The routes for whoever may ask anything, as an ASGI application."""
         from starlette.applications import Starlette
         from starlette.responses import FileResponse
         from starlette.routing import Mount, Route
@@ -116,16 +121,17 @@ class Server:
         routes += [Route(f"/api/{name}", self._picture(one), methods=["GET"]) for name, one in pictures.items()]
         routes.append(Route("/media", self._guarded(self._media), methods=["GET"]))
         routes.append(Mount("/static", StaticFiles(directory=STATIC, check_dir=False)))
-        return Gate(Starlette(routes=routes), rules=self.rules)
+        return Starlette(routes=routes)
 
     # ---- replies
 
     def _guarded(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
         def guarded(request: Request) -> Response:
             try:
-                return answer(request)
-            except Exception as error:  # noqa: BLE001 - whatever a stranger's data make a library raise is said
-                return failed(error)
+                with sandbox.limited(seconds=SECONDS, memory=MEMORY):
+                    return answer(request)
+            except Exception as error:  # noqa: BLE001 - the page says whatever it was
+                return failed(error, request.url.path)
 
         return guarded
 
@@ -166,8 +172,10 @@ class Server:
                 return _json(await run_in_threadpool(answer, body))
             except RecursionError:
                 return _error(400, "body", "The JSON is nested too deeply.")
+            except json.JSONDecodeError as error:
+                return _error(400, "body", f"Expected JSON: {error}.")
             except Exception as error:  # noqa: BLE001 - as above
-                return failed(error)
+                return failed(error, request.url.path)
 
         return reply
 
@@ -211,8 +219,11 @@ class Server:
         def run() -> None:
             try:
                 state.update({"done": 1.0, **work(), "state": "done"})
-            except Exception as error:  # noqa: BLE001 - said where it is asked for
+            except SeqlakeError as error:
                 state.update(state="failed", why=str(error))
+            except Exception as error:  # noqa: BLE001 - a job ends where it is asked for
+                _log.exception("a job of the viewer failed")
+                state.update(state="failed", why=f"{type(error).__name__}: {error}")
 
         Thread(target=run, daemon=True, name="seqlake-viewer").start()
         return dict(state)
@@ -330,14 +341,18 @@ def _range(text: str | None, size: int) -> tuple[int, int] | None:
     return (max(0, size - int(last)), size) if last else None
 
 
-def failed(error: BaseException, /) -> Response:
-    """The reply to a request that could not be answered."""
-    for kind, status, code in _STATUS:
-        if isinstance(error, kind):
-            message = error.message if isinstance(error, SeqlakeError) else str(error)
-            hint = error.hint if isinstance(error, SeqlakeError) else None
-            return _error(status, code, message, hint=hint)
-    return _error(422, "unreadable", f"{type(error).__name__}: {error}")
+def failed(error: Exception, path: str, /) -> Response:
+    """The reply to a request that could not be answered: what we refuse or cannot read has a status of its own.
+
+    Anything else is a fault of ours, is logged with where it was, and ends as 500.
+    """
+    if isinstance(error, SeqlakeError):
+        status, code = next((status, code) for kind, status, code in _STATUS if isinstance(error, kind))
+        return _error(status, code, error.message, hint=sequences.OUTSIDE if code == "outside" else error.hint)
+    _log.error("%s failed", path, exc_info=error)
+    return _error(
+        500, "fault", f"{type(error).__name__}: {error}", hint="This is a fault of seqlake: please report it."
+    )
 
 
 def _error(status: int, code: str, message: str, *, hint: str | None = None) -> Response:
@@ -347,16 +362,8 @@ def _error(status: int, code: str, message: str, *, hint: str | None = None) -> 
 def _json(value: Any, status: int = 200) -> Response:
     from starlette.responses import Response
 
-    text = json.dumps(_finite(value), allow_nan=False, default=str)
+    text = json.dumps(finite(value), allow_nan=False, default=str)
     return Response(text, status, media_type="application/json", headers={"Cache-Control": "no-store"})
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _own_version() -> str:

@@ -94,3 +94,12 @@ def plain(value: Any, /) -> Any:
     if isinstance(value, np.ndarray):
         return f"{value.dtype.str[1:]}[{','.join(map(str, value.shape))}]"
     return str(value)
+
+
+def finite(value: Any, /) -> Any:
+    """The same value with null in the place of every number that is not finite, which JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(one) for key, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.dataset.drawing.strips import READ_ERRORS, displayable, strip
-from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.views import FileView, MediaView, StepsView
 from seqlake.errors import MissingFileError, SchemaMismatchError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import scheme
@@ -27,11 +26,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from seqlake.dataset.reading.excerpt import Excerpt
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.spec.alignment import Clock
 
-_OUTSIDE = "Where you trust it: sl.view(sl.open(place, allow_outside=True))."
-_MOST = 1_000_000  # values of a signal that are sent as they are
+OUTSIDE = "Where you trust it: seqlake view --allow-dir FOLDER, or sl.view(ds, allow_dirs=[FOLDER])."
+"""How files outside the dataset are shown."""
+MOST = 1_000_000
+"""Values of a signal that are sent as they are; of more, the envelope."""
 _PLAYED = frozenset({"h264", "vp8", "vp9", "av1"})  # as Chromium decodes them
 _CONTAINERS = {"mp4": "video/mp4", "m4v": "video/mp4", "mov": "video/mp4", "webm": "video/webm"}
 _PICTURED = {"video", "depth", "frames", "image"}
@@ -67,7 +69,7 @@ def state_of(value: Any, /) -> dict[str, Any]:
         return {
             "state": "outside",
             "why": error.message,
-            "hint": _OUTSIDE,
+            "hint": OUTSIDE,
             **facts,
         }
     except FileNotFoundError as error:
@@ -78,7 +80,7 @@ def state_of(value: Any, /) -> dict[str, Any]:
 
 def files(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """The states of the files that some rows name."""
-    shows = Excerpt.of(shelf.of(asked))
+    shows = shelf.shows(asked)
     names = [name for name, column in shows.schema.items() if column.category == "file" or column.medium is not None]
     rows = asked.wholes("rows", most=100, high=shows.access.starts[-1])
     return {"rows": {str(row): {name: _state(_view(shows, row), name) for name in names} for row in rows}}
@@ -93,7 +95,7 @@ def _state(view: SequenceView, name: str) -> dict[str, Any]:
 
 def sparklines(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """Envelopes of the first dimensions of a signal, for some rows."""
-    shows, points = Excerpt.of(shelf.of(asked)), asked.whole("points", 48, low=2, high=200)
+    shows, points = shelf.shows(asked), asked.whole("points", 48, low=2, high=200)
     column = shows.schema[asked.needed("col")]
     lines: dict[str, Any] = {}
     for row in asked.wholes("rows", most=100, high=shows.access.starts[-1]):
@@ -345,7 +347,7 @@ def signal(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, 
     part = steps[start:stop, dims] if dims else steps[start:stop]
     wide = part.dtype.itemsize > 4 or (part.dtype.kind in "iu" and part.dtype.itemsize > 2)
     points = asked.whole("points", 0, low=0, high=20_000)
-    if not points and part.size > _MOST:
+    if not points and part.size > MOST:
         points = 4096
     head = {"X-Seqlake-Length": str(len(steps)), "X-Seqlake-Range": f"{start},{max(start, min(stop, len(steps)))}"}
     if points and len(part) > 2 * points:
@@ -383,7 +385,7 @@ def frame(shelf: Shelf, asked: Parameters, /) -> tuple[bytes, str, dict[str, str
     value, column = _media(shows, row, asked), shows.schema[asked.needed("col")]
     k, height = asked.whole("k", 0, low=0, high=1 << 40), asked.whole("height", 0, low=0, high=4320)
     if k >= len(value):
-        raise IndexError(f"There is no frame {k}; there are {len(value)}.")
+        raise MissingFileError(f"There is no frame {k}; there are {len(value)}.")
     metres = column.type is not None and column.type.is_depth
     decoded = value.decode([k])
     if 0 < height < decoded.shape[1]:

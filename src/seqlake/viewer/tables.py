@@ -16,18 +16,22 @@ from seqlake.abilities import OfATable, ability
 from seqlake.dataset.opening import open as open_dataset
 from seqlake.dataset.reading.difference import diff as difference
 from seqlake.dataset.reading.excerpt import Excerpt
-from seqlake.dataset.reading.query import quoted
+from seqlake.dataset.reading.query import answers, quoted
 from seqlake.errors import QueryError, SchemaMismatchError, SeqlakeError, SequenceNotFoundError
+from seqlake.files.allowed import with_rules
 from seqlake.spec.schema import is_text
 from seqlake.viewer.asking import Parameters, plain
 from seqlake.windows.frames import is_clouds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from seqlake.dataset.selection import Selection
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column
 
 _KEPT = 32  # lists of rows that were asked for
+_LONGEST = 10_000  # letters of a text
 
 
 class Shelf:
@@ -37,10 +41,19 @@ class Shelf:
         selection: What is shown.
         where: The condition that the page begins with.
         sequence: The sequence that it begins with.
+        folders: Places outside the dataset whose files may be shown.
     """
 
-    def __init__(self, selection: Selection, *, where: str | None = None, sequence: str | None = None) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        *,
+        where: str | None = None,
+        sequence: str | None = None,
+        folders: Sequence[str] = (),
+    ) -> None:
         self.selection = selection
+        self._folders = folders
         self.where = where
         self.sequence = sequence
         self._lists: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -65,6 +78,20 @@ class Shelf:
                 which = int(name) if name.isascii() and name.isdecimal() and len(name) < 19 else name
                 self._versions[name] = open_dataset(table.location, version=which, allow_outside=table.allow_outside)
             return self._versions[name]
+
+    def shows(self, asked: Parameters, /) -> Excerpt:
+        """The rows of the version that a request names; their files may lie in the folders that were allowed."""
+        shows = Excerpt.of(self.of(asked))
+        if not self._folders:
+            return shows
+        return Excerpt(
+            shows.source,
+            columns=shows.columns,
+            rows=shows.rows,
+            storage=with_rules(shows.storage, folders=self._folders),
+            allow_outside=shows.allow_outside,
+            access=shows.access,
+        )
 
     def pinned(self, asked: Parameters, /) -> tuple[str | None, object]:
         """What tells the version of a request from all others; unlike a fingerprint it costs nothing."""
@@ -122,7 +149,7 @@ class Shelf:
 
     def row(self, asked: Parameters, /) -> tuple[Excerpt, int]:
         """The version and the row that a request names by `id` or `row`."""
-        shows = Excerpt.of(self.of(asked))
+        shows = self.shows(asked)
         name = asked.text("id")
         if name is not None:
             if shows.schema.id is not None:
@@ -357,21 +384,46 @@ def sql(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     selection = shelf.of(asked)
     if asked.text("explain"):
         return {"plan": str(selection.explain(query))}
-    answer = selection.sql(query)
-    table = answer.limit(limit + 1).to_arrow_table()
-    names = [str(name) for name in answer.columns]
-    lists = [table.column(at).to_pylist()[:limit] for at in range(table.num_columns)]
+    columns: list[tuple[str, str]] = []
+
+    def narrowed(answer: Any) -> Any:
+        columns.extend((str(name), str(kind)) for name, kind in zip(answer.columns, answer.types, strict=True))
+        return _shortened(answer.limit(limit + 1))
+
+    table = answers(Excerpt.of(selection), query, narrowed_to=narrowed)
+    lists = [[_short(cell) for cell in table.column(at).slice(0, limit).to_pylist()] for at in range(table.num_columns)]
     facts: dict[str, Any] = {
-        "columns": [{"name": name, "type": str(kind)} for name, kind in zip(names, answer.types, strict=True)],
-        "rows": [[plain(cell) for cell in row] for row in zip(*lists, strict=True)],
+        "columns": [{"name": name, "type": kind} for name, kind in columns],
+        "rows": [list(row) for row in zip(*lists, strict=True)],
         "truncated": table.num_rows > limit,
         "ms": round((time.monotonic() - begin) * 1000, 1),
     }
-    key = selection.schema.id
+    key, names = selection.schema.id, [name for name, _ in columns]
     if key is not None and key in names and table.num_rows <= 1000:
         ids = list(dict.fromkeys(str(one) for one in lists[names.index(key)] if one is not None))
         facts |= {"ids": ids, "where": f"{quoted(key)} IN ({', '.join(map(literal, ids))})" if ids else "FALSE"}
     return facts
+
+
+def _shortened(answer: Any) -> Any:
+    """An answer whose lists are how long they are, since a thousand signals are no table to look at."""
+    names, kinds = list(answer.columns), list(map(str, answer.types))
+    if len(set(map(str.casefold, names))) < len(names) or not any(kind.endswith("]") for kind in kinds):
+        return answer
+    return answer.project(
+        ", ".join(
+            f"'{literal(kind)[1:-1]} of ' || len({quoted(name)}) AS {quoted(name)}"
+            if kind.endswith("]")
+            else quoted(name)
+            for name, kind in zip(names, kinds, strict=True)
+        )
+    )
+
+
+def _short(cell: Any) -> Any:
+    """A cell of an answer; of a long text, its beginning."""
+    value = plain(cell)
+    return f"{value[:_LONGEST]}…" if isinstance(value, str) and len(value) > _LONGEST else value
 
 
 def versions(shelf: Shelf, _asked: Parameters, /) -> dict[str, Any]:

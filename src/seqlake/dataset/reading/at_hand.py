@@ -40,10 +40,12 @@ class AtHand:
     Attributes:
         database: Holds the table `dataset`, the rows in their order.
         columns: Names that it has.
+        settings: Of the database.
     """
 
     database: duckdb.DuckDBPyConnection
     columns: tuple[str, ...]
+    settings: Mapping[str, Any]
 
     def knows(self, columns: Sequence[str], named: set[str]) -> bool:
         """Whether a question over these columns means the same here; `named` are all names in it, in small letters."""
@@ -66,7 +68,7 @@ def table_of(shows: Excerpt, columns: Sequence[str], settings: Mapping[str, Any]
         return None
     with _lock:
         table = _tables.get(shows.access)
-        if table is None or not set(columns) <= set(table.columns):
+        if table is None or table.settings != settings or not set(columns) <= set(table.columns):
             before = () if table is None else table.columns
             table = _made(shows, tuple(dict.fromkeys((*before, *columns))), settings)
             if table is None:
@@ -89,7 +91,7 @@ def _made(shows: Excerpt, names: Sequence[str], settings: Mapping[str, Any]) -> 
     database.register("_seqlake_kept", pa.table(cells, names=list(names)))
     database.execute(f"CREATE TABLE {NAME} AS SELECT * FROM _seqlake_kept")
     database.unregister("_seqlake_kept")
-    return AtHand(database, tuple(names))
+    return AtHand(database, tuple(names), settings)
 
 
 @sandbox.on_end

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from seqlake.dataset.reading import scanning
 from seqlake.dataset.reading.at_hand import NAME, ROW, AtHand, held, table_of, type_in_duckdb
 from seqlake.dataset.reading.pruning import Comparison, condition_over, first_over, names_in, narrowed, parts_of
 from seqlake.dataset.reading.streaming import ArrowStream
-from seqlake.errors import QueryError
+from seqlake.errors import QueryError, QueryLimitError
 from seqlake.files import sandbox
 from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
@@ -144,6 +144,12 @@ _UNKNOWN = re.compile(
 # A LIMIT would hold them back as well, and all that follows it runs on one thread.
 _NOT_HANDED_ON = "CASE WHEN random() < 2 THEN {} END"
 _SETTINGS: dict[str, Any] = {"disabled_optimizers": "join_filter_pushdown"}
+
+
+def _settings() -> dict[str, Any]:
+    return {**_SETTINGS, **sandbox.settings_of_limit()}
+
+
 # Fails instead of answering wrongly, should a plan ever read a column that it did not name.
 _NOT_READ = "error('this column was not read')"
 _NOW = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
@@ -240,23 +246,27 @@ def relation(shows: Excerpt, query: str, others: Mapping[str, object], /) -> duc
     return relation
 
 
-def answers(shows: Excerpt, query: str, /) -> pa.Table:
+def answers(
+    shows: Excerpt, query: str, /, *, narrowed_to: Callable[[duckdb.DuckDBPyRelation], Any] | None = None
+) -> pa.Table:
     """What a query answers, read at once: rows that cannot be read keep their error, as `relation` cannot.
 
     Args:
         shows: As for `relation`.
         query: As for `relation`.
+        narrowed_to: Makes another relation of the answer, before anything is read: some rows or columns of it.
 
     Raises:
         QueryError: As for `relation`.
     """
     with _planner(shows.schema) as planner, planner.answering(query, shows) as connection:
         answer = connection.relation(query)
-        table: pa.Table = connection.run(answer.to_arrow_table)
+        part = answer if narrowed_to is None else connection.run(lambda: narrowed_to(answer))
+        table: pa.Table = connection.run(part.to_arrow_table)
     return table
 
 
-_planners: dict[Schema, _Connection] = {}
+_planners: dict[tuple[Schema, str], _Connection] = {}
 """Connections without rows, by their columns: to make one costs as much as a question over small columns."""
 _MOST_PLANNERS = 8
 
@@ -264,13 +274,15 @@ _MOST_PLANNERS = 8
 @contextmanager
 def _planner(schema: Schema) -> Iterator[_Connection]:
     """A connection without rows that nobody else uses meanwhile."""
-    planner = _planners.pop(schema, None) or _Connection(schema)
+    key = schema, str(sandbox.settings_of_limit())
+    planner = _planners.pop(key, None) or _Connection(schema)
     with ExitStack() as failed:
         failed.enter_context(planner)
-        yield planner
-        if len(_planners) < _MOST_PLANNERS and schema not in _planners:
+        with planner.watched():
+            yield planner
+        if len(_planners) < _MOST_PLANNERS and key not in _planners:
             failed.pop_all()
-            _planners[schema] = planner
+            _planners[key] = planner
 
 
 @sandbox.on_end
@@ -306,7 +318,7 @@ class _Connection:
         self.every = sorted(range(len(self._arrow)), key=self._is_wide)
         self._duckdb = duckdb
         self._damage: list[BaseException] = []  # the last one, if any
-        self._db = sandbox.shared(utc=True, **_SETTINGS) if table is None else table.database.cursor()
+        self._db = sandbox.shared(utc=True, **_settings()) if table is None else table.database.cursor()
         self._types = types or {}
         if types is not None:
             return  # rows are provided next
@@ -326,6 +338,10 @@ class _Connection:
 
     def __exit__(self, *_: object) -> None:
         self._db.close()
+
+    def watched(self) -> AbstractContextManager[None]:
+        """While it answers, a bound on time holds (`sandbox.limited`)."""
+        return sandbox.watched(self._db)
 
     def add(self, name: str, table: object) -> None:
         """Register another table under its name."""
@@ -360,7 +376,7 @@ class _Connection:
         if any(map(self._is_wide, numbers)):
             return None
         names = [self._arrow.field(i).name for i in numbers]
-        table = table_of(shows, names, _SETTINGS)
+        table = table_of(shows, names, _settings())
         return table if table is not None and table.knows(names, words) else None
 
     def _first(self, shows: Excerpt, tree: Any) -> Excerpt | None:
@@ -510,11 +526,16 @@ class _Connection:
     def run(self, call: Callable[[], Any]) -> Any:
         """Call DuckDB; what it refuses is a `QueryError`, and rows that cannot be read keep their error."""
         try:
-            with sandbox.ctrl_c(self._db):
+            with sandbox.ctrl_c(self._db), self.watched():
                 return call()
         except self._duckdb.Error as error:
             if self._damage:
                 raise self._damage[0] from None
+            if isinstance(error, self._duckdb.OutOfMemoryException) and sandbox.settings_of_limit():
+                raise QueryLimitError(
+                    f"It needs more memory than {sandbox.settings_of_limit()['memory_limit']} and was stopped.",
+                    hint="Ask for less: a condition on small columns first, a LIMIT, fewer signals.",
+                ) from error
             self._refuse_unknown(str(error))
             raise QueryError(f"DuckDB refused the query: {str(error).strip()}") from error
 

@@ -1,6 +1,6 @@
 /** What the page asks of the server, or of the data that lie beside an exported page. */
 
-import { parseNpy, fromBase64 } from "./npy.js";
+import { parseNpy, fromBase64, someDims } from "./npy.js";
 
 export class ApiError extends Error {
   constructor(status, { code = "", message = "", where = null, hint = null } = {}) {
@@ -14,6 +14,11 @@ export class ApiError extends Error {
 
 export const exported = globalThis.seqlakeExport ?? null;
 
+/** In a notebook nothing is fetched: `(path, options) => Promise<Response>`, by messages of the kernel. */
+export const carrier = globalThis.seqlakeCarrier ?? null;
+
+const PIECE = 4 << 20;
+const MOST_CARRIED = 256 << 20;
 const session = { version: null, token: null };
 
 export function useVersion(version) { session.version = version; }
@@ -38,10 +43,11 @@ async function failure(reply) {
 async function reach(path, options) {
   let reply;
   try {
-    reply = await fetch(path, { credentials: "same-origin", ...options });
+    reply = await (carrier ?? fetch)(path, { credentials: "same-origin", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, { code: "gone", message: "the viewer's server does not answer", hint: "Is `seqlake view` still running in its terminal?" });
+    throw new ApiError(0, { code: "gone", message: carrier ? "the kernel does not answer" : "the viewer's server does not answer",
+      hint: carrier ? "Is it busy, or was it started anew?" : "Is `seqlake view` still running in its terminal?" });
   }
   if (!reply.ok) throw await failure(reply);
   return reply;
@@ -56,7 +62,7 @@ export async function getJson(route, parameters, signal) {
 /** `{array, length, start, stop, envelope, headers}` */
 export async function getArray(route, parameters, signal) {
   const path = address(route, parameters);
-  if (exported) return exportedArray(path, route, parameters);
+  if (exported) return exportedArray(route, parameters);
   const reply = await reach(path, { signal });
   const head = (name) => reply.headers.get(name);
   const range = head("X-Seqlake-Range")?.split(",").map(Number);
@@ -83,24 +89,53 @@ export async function post(route, body) {
 
 /** A picture of one frame: `{bitmap, low, high, unit}`. */
 export async function getPicture(route, parameters, signal) {
-  const path = address(route, parameters);
   if (exported) {
-    const place = await exportedReply(path, parameters);
+    const reply = await exportedReply(address(route, { ...parameters, height: null }), parameters);
     const picture = new Image();
-    picture.src = place;
+    picture.src = reply.src ?? reply;
     await picture.decode();
-    return { bitmap: picture };
+    return { bitmap: picture, low: reply.low, high: reply.high, unit: reply.unit };
   }
-  const reply = await reach(path, { signal });
+  const reply = await reach(address(route, parameters), { signal });
   const range = reply.headers.get("X-Seqlake-Range")?.split(",").map(Number);
   const bitmap = await createImageBitmap(await reply.blob());
   return { bitmap, low: range?.[0], high: range?.[1], unit: reply.headers.get("X-Seqlake-Unit") };
 }
 
-/** The address that goes into `src`. In an export, the file beside the page, once the sequence's script is there. */
-export function mediaAddress(parameters) {
-  const path = address("media", parameters);
-  return exported ? lookUp(path, parameters) : path;
+/** What goes into `src`: of the server its address, in an export the file beside the page, in a notebook a blob. */
+export async function sourceOf(route, parameters) {
+  const path = address(route, parameters);
+  if (exported) return exportedReply(path, parameters);
+  return carrier ? carried(path) : path;
+}
+
+/* Piece by piece, since one message of a film would keep all others waiting. Pictures are data URLs: VS Code allows no blobs. */
+async function carried(path) {
+  const pieces = [];
+  let [size, total, type] = [0, 1, ""];
+  while (size < total) {
+    const reply = await reach(path, { headers: { Range: `bytes=${size}-${size + PIECE - 1}` } });
+    const piece = await reply.arrayBuffer();
+    type = reply.headers.get("Content-Type") ?? "";
+    total = Number(/\/(\d+)$/.exec(reply.headers.get("Content-Range") ?? "")?.[1] ?? piece.byteLength);
+    if (total > MOST_CARRIED) throw new ApiError(413, { code: "large", message: "the file is too large for a notebook", hint: "Open the viewer's address in a browser." });
+    if (piece.byteLength === 0) break;
+    pieces.push(piece);
+    size += piece.byteLength;
+  }
+  const blob = new Blob(pieces, { type });
+  if (!type.startsWith("image/")) return URL.createObjectURL(blob);
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(blob);
+  });
+}
+
+/** The same file, whole and in memory: where a server sends no ranges, a browser cannot seek in what it plays. */
+export async function inMemory(place) {
+  return URL.createObjectURL(await (await reach(place)).blob());
 }
 
 /* --- an exported page: everything is in scripts beside it --- */
@@ -120,28 +155,26 @@ function script(place) {
   return scripts.get(place);
 }
 
-function lookUp(path, parameters) {
-  const place = exported.sequences?.[parameters?.id];
-  return (place && globalThis.seqlakeLoaded?.[place]?.[path]) ?? exported.replies[path];
-}
+/** Own members only: an id may be called as what every object has. */
+function member(object, name) { return object && Object.hasOwn(object, name) ? object[name] : undefined; }
 
-async function exportedReply(path, parameters) {
-  const place = exported.sequences?.[parameters?.id];
-  if (place) await script(place);
-  const reply = lookUp(path, parameters);
+async function exportedReply(path, parameters = {}) {
+  const { id, row } = parameters;
+  const place = id !== undefined && id !== null ? member(exported.sequences, id) : member(exported.rows, String(row));
+  const reply = member(exported.replies, path) ?? (place && member(await script(place), path));
   if (reply === undefined) throw new ApiError(404, { code: "export", message: "this is not part of the export" });
   return reply;
 }
 
-async function exportedArray(path, route, parameters) {
-  const whole = { ...parameters };
-  for (const name of ["start", "stop", "points", "dims"]) if (route === "api/signal") delete whole[name];
-  const reply = await exportedReply(address(route, whole), parameters);
-  const array = parseNpy(fromBase64(reply));
-  const sequence = await exportedReply(address("api/sequence", { id: parameters.id }), parameters);
-  const envelope = sequence.signals.find((signal) => signal.name === parameters.col)?.envelope;
-  const length = route === "api/signal" && envelope ? envelope.length : array.shape[0];
-  return { array, length, start: 0, stop: length, envelope: Boolean(route === "api/signal" && envelope), of: null, rate: null, seconds: null };
+async function exportedArray(route, parameters) {
+  const asked = { ...parameters };
+  if (route === "api/signal") for (const name of ["start", "stop", "points", "dims"]) delete asked[name];
+  const reply = await exportedReply(address(route, asked), parameters);
+  const facts = typeof reply === "string" ? { npy: reply } : reply;
+  const whole = parseNpy(fromBase64(facts.npy));
+  const array = parameters.dims ? someDims(whole, String(parameters.dims).split(",").map(Number)) : whole;
+  const length = facts.length ?? array.shape[0];
+  return { array, length, start: 0, stop: length, envelope: facts.envelope === true, of: facts.of ?? null, rate: facts.rate ?? null, seconds: facts.seconds ?? null };
 }
 
 /* --- so that a table of many columns does not ask everything at once --- */

@@ -1,7 +1,7 @@
 /** Two to four sequences in step: side by side, or their curves on the same axes. */
 
 import { html, useEffect, useLoaded, useMemo, useRef, useState, copyText, Icon, IconButton, Menu, Spinner, Trouble } from "./ui.js";
-import { getArray, getJson } from "./api.js";
+import { carrier, getArray, getJson } from "./api.js";
 import { change, filterOf, go, href, replace } from "./route.js";
 import { Player, View } from "./player.js";
 import { ImageTile, VideoTile } from "./tiles.js";
@@ -103,7 +103,7 @@ function Comparison({ seqKeys, sequences, dataset, query, keys, theme }) {
         ${films.length > 0 && html`<p class="menu-title">Videos</p><${Choice} all=${films} chosen=${vids} onChosen=${setVids} icon="film" />`}
         <p class="menu-title">Signals</p><${Choice} all=${common} chosen=${panels} onChosen=${setPanels} icon="wave" /><//>
       ${sequences.length < 4 && html`<form class="row-form add-form" onSubmit=${add}><input aria-label="id of a sequence to add" placeholder="add an id" value=${adding} onInput=${(event) => setAdding(event.target.value)} /><button type="submit" class="button small" aria-label="Add"><${Icon} name="plus" size=${14} /></button></form>`}
-      <button type="button" class="icon-button" title="Copy a link" aria-label="Copy a link" onClick=${() => copyText(new URL(href("cmp", link()), location.href).href, "Link copied")}><${Icon} name="link" /></button>
+      ${!carrier && html`<button type="button" class="icon-button" title="Copy a link" aria-label="Copy a link" onClick=${() => copyText(new URL(href("cmp", link()), location.href).href, "Link copied")}><${Icon} name="link" /></button>`}
     </div>
     <div class="compare-grid" style=${{ "--count": sequences.length }}>
       ${sequences.map((sequence, i) => html`<section class="compare-column" key=${`${sequence.row}-${i}`} aria-label=${`sequence ${sequence.id}`}>

@@ -1,7 +1,7 @@
 /** The page of the dataset: what it is, a filter, and a table of its sequences. */
 
-import { html, useEffect, useLoaded, useMemo, useRef, useState, Copyable, Dialog, Icon, IconButton, Menu, Spinner, Trouble } from "./ui.js";
-import { address, exported, getJson, queued } from "./api.js";
+import { html, useEffect, useLoaded, useMemo, useRef, useSeen, useState, Copyable, Dialog, Icon, IconButton, Menu, Spinner, Trouble } from "./ui.js";
+import { exported, getJson, queued, sourceOf } from "./api.js";
 import { change, filterOf, go, href } from "./route.js";
 import { FilterBar, withCondition } from "./filter.js";
 import { Histogram } from "./histogram.js";
@@ -67,9 +67,12 @@ function Sparkline({ data, label }) {
 /** Six frames in one picture; while the pointer moves over it, the nearest is shown larger. */
 function Strip({ row, col, id, state }) {
   const ref = useRef(null);
+  const seen = useSeen(ref, "200px");
   const [error, setError] = useState(false);
-  if (exported || (state && state.state !== "present" && state.state !== "inline") || error) return html`<${Dot} file=${state ?? { state: error ? "undecodable" : "unknown" }} name=${col} />`;
-  return html`<span class="strip" ref=${ref}><img loading="lazy" alt=${`frames of ${col} in ${id}`} height="44" src=${address("api/strip", { row, col, n: 4, height: 88 })} onError=${() => setError(true)} /></span>`;
+  const there = !state || state.state === "present" || state.state === "inline";
+  const { value: source } = useLoaded(() => (seen && there ? sourceOf("api/strip", { row, col, n: 4, height: 88 }).catch(() => { setError(true); return null; }) : null), [row, col, seen, there]);
+  if ((state && state.state !== "present" && state.state !== "inline") || error) return html`<${Dot} file=${state ?? { state: error ? "undecodable" : "unknown" }} name=${col} />`;
+  return html`<span class="strip" ref=${ref}>${source && html`<img loading="lazy" alt=${`frames of ${col} in ${id}`} height="44" src=${source} onError=${() => setError(true)} />`}</span>`;
 }
 
 const DOTS = { present: "good", inline: "good", null: "none", missing: "bad", outside: "bad", failed: "bad", undecodable: "bad", web: "off", unknown: "off" };
@@ -109,11 +112,11 @@ function Row({ row, columns, filter, spark, files, picked, onPick, current, labe
       return html`<td key=${key} class=${column.kind === "number" ? "num" : ""}>${text === null ? html`<span class="null">null</span>` : html`<span class="cell" title=${text}>${text}</span>`}</td>`;
     }
     if (column.kind === "signal") {
-      const data = spark[key]?.rows?.[row.row];
+      const data = row.sparklines?.[key] ?? spark[key]?.rows?.[row.row];
       return html`<td key=${key} class="spark">${data ? html`<${Sparkline} data=${data} label=${`${key}: ${data.length ?? "no"} steps`} />`
         : html`<span class="quiet">${row.lengths?.[key] !== undefined && row.lengths[key] !== null ? grouped(row.lengths[key]) : ""}</span>`}</td>`;
     }
-    const state = files?.rows?.[row.row]?.[key];
+    const state = row.files?.[key] ?? files?.rows?.[row.row]?.[key];
     if (FILMS.has(column.kind) && column.strip) return html`<td key=${key} class="strip-cell"><${Strip} row=${row.row} col=${key} id=${id} state=${state} /></td>`;
     if (FILES.has(column.kind) || FILMS.has(column.kind)) return html`<td key=${key}>${state ? html`<${Dot} file=${state} name=${key} />` : html`<span class="quiet">…</span>`}</td>`;
     const text = cell(row.values[key]);
@@ -234,7 +237,7 @@ export function DatasetPage({ dataset, query, keys }) {
 function Head({ column, filter, onSort }) {
   const sorted = filter.order === column.name;
   const inside = html`<${Icon} name=${KIND_ICONS[column.kind] ?? "more"} size=${13} /><span>${column.name}</span>${sorted && html`<${Icon} name=${filter.desc ? "down" : "up"} size=${13} />`}`;
-  return column.sort && !exported
+  return column.sort
     ? html`<button type="button" class=${`column-head ${sorted ? "sorted" : ""}`} title=${`${column.name}: ${column.type ?? ""}\nPress to sort`} onClick=${() => onSort(column)}>${inside}</button>`
     : html`<span class="column-head" title=${`${column.name}: ${column.type ?? ""}`}>${inside}</span>`;
 }
@@ -264,11 +267,19 @@ function store(dataset, names) {
   try { localStorage.setItem(place(dataset), JSON.stringify(names)); } catch { /* kept for this page only */ }
 }
 
+/* Numbers as numbers, all else as text; what is empty comes last. */
+function compared(x, y, direction) {
+  if (x === null || y === null) return (x === null) - (y === null);
+  const sign = typeof x === "number" && typeof y === "number" ? x - y : String(x) < String(y) ? -1 : String(x) > String(y) ? 1 : 0;
+  return sign * direction;
+}
+
 async function getRows(parameters, signal) {
   if (!exported) return getJson("api/rows", parameters, signal);
   const all = await getJson("api/rows", {});
-  const { offset, limit } = parameters;
-  return { ...all, matched: all.rows.length, total: all.rows.length, rows: all.rows.slice(offset, offset + limit) };
+  const { offset, limit, order, desc } = parameters;
+  const rows = order ? [...all.rows].sort((a, b) => compared(a.values[order] ?? null, b.values[order] ?? null, desc ? -1 : 1)) : all.rows;
+  return { ...all, matched: rows.length, total: rows.length, rows: rows.slice(offset, offset + limit) };
 }
 
 function About({ dataset, onClose }) {

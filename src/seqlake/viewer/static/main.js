@@ -1,8 +1,8 @@
 /** The frame around all pages: the head, the theme, keys, and which page the address means. */
 
 import { html, render, useEffect, useRef, useState, Icon, IconButton, Spinner, Toasts, Trouble } from "./ui.js";
-import { ApiError, exported, getJson, useToken, useVersion } from "./api.js";
-import { followLinks, go, here, href, onRoute } from "./route.js";
+import { ApiError, carrier, exported, getJson, useToken, useVersion } from "./api.js";
+import { followLinks, go, goBack, hasBack, here, href, onRoute } from "./route.js";
 import { DatasetPage } from "./dataset.js";
 import { SequencePage } from "./sequence.js";
 import { ComparePage } from "./compare.js";
@@ -92,6 +92,7 @@ function Viewer() {
   return html`<div class="frame">
     <a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); document.querySelector("main")?.setAttribute("tabindex", "-1"); document.querySelector("main")?.focus(); }}>To the content</a>
     <header class="bar">
+      ${carrier && html`<${IconButton} icon="left" label="Back" disabled=${!hasBack()} onClick=${goBack} />`}
       <a data-nav class="brand" href=${href("")} title=${dataset?.root ?? ""}><svg width="22" height="22" viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="7" fill="var(--accent)" /><path d="M5 21c3.6 0 3.6-10 7.3-10s3.700 10 7.4 10S23.400 11 27 11" fill="none" stroke="#fff" stroke-width="2.6" stroke-linecap="round" /><path d="M20 6v20" stroke="#ffd166" stroke-width="2.2" stroke-linecap="round" /></svg>
         <span class="brand-name">${name}</span></a>
       ${!exported && html`<nav aria-label="pages">${PAGES.map(([to, text]) => html`<a data-nav key=${to} href=${href(to)} aria-current=${page === to || (to === "" && (page === "seq" || page === "cmp")) ? "page" : undefined}>${text}</a>`)}</nav>`}

@@ -53,6 +53,20 @@ export function columnsOf(array) {
   return out;
 }
 
+/** Some columns of `[n, D]`, or of an envelope `[n, D, 2]`, in Fortran order. */
+export function someDims(array, dims) {
+  const [rows, wide, sides = 1] = array.shape;
+  const known = dims.filter((d) => d >= 0 && d < wide);
+  const data = new array.data.constructor(rows * known.length * sides);
+  for (let side = 0; side < sides; side += 1) {
+    known.forEach((d, at) => {
+      const from = (side * wide + d) * rows;
+      data.set(array.data.subarray(from, from + rows), (side * known.length + at) * rows);
+    });
+  }
+  return { data, shape: sides === 1 ? [rows, known.length] : [rows, known.length, sides], fortran: true };
+}
+
 export function fromBase64(text) {
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);

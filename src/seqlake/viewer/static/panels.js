@@ -5,7 +5,7 @@ import { dimColour, dimDash } from "./palette.js";
 import { Curves } from "./plot.js";
 import { Heatmap } from "./heatmap.js";
 import { HEAT, dimNames, firstDims, loadSignal, placement, rangeOf, valuesAt, width, withGaps } from "./signals.js";
-import { getArray } from "./api.js";
+import { exported, getArray } from "./api.js";
 import { grouped, rate, short } from "./words.js";
 
 /** Legend: one row a dimension, with its value at the playhead, or under the pointer while it hovers. Written straight into the text
@@ -72,7 +72,7 @@ function useExact(key, info, dims, place, player, needed) {
   const kept = useRef(new Map());
   const hoverless = useRef(null);
   useEffect(() => {
-    if (!needed) return undefined;
+    if (!needed || exported) return undefined; /* an export has no more of it than the envelope */
     let timer = 0;
     const look = () => {
       clearTimeout(timer);

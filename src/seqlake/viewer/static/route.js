@@ -1,14 +1,15 @@
-/** The address of the page as a value, and back. In an export the page stands in the hash. */
+/** The address of the page as a value, and back. In an export the page stands in the hash, in a notebook in memory alone. */
 
-import { exported } from "./api.js";
+import { carrier, exported } from "./api.js";
 
 const PAGES = new Set(["", "seq", "cmp", "problems", "sql", "versions"]);
 const listeners = new Set();
+const inside = { at: globalThis.seqlakeStart ?? "#/", before: [] };
 
 /** `{page, query}`: which page is shown, and its URLSearchParams. */
 export function here() {
-  if (exported) {
-    const [page, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  if (exported || carrier) {
+    const [page, query = ""] = (carrier ? inside.at : location.hash).replace(/^#\/?/, "").split("?");
     return { page: PAGES.has(page) ? page : "", query: new URLSearchParams(query) };
   }
   const page = location.pathname.split("/").pop();
@@ -28,12 +29,26 @@ export function href(page, parameters = {}) {
   /* `URLSearchParams` writes spaces as "+", which is hard to read in a link that is sent to a person. */
   const text = query.toString().replaceAll("+", "%20").replaceAll("%2C", ",").replaceAll("%3A", ":");
   const path = `${page}${text ? `?${text}` : ""}`;
-  if (exported) return `#/${path}`;
+  if (exported || carrier) return `#/${path}`;
   return path === "" || path.startsWith("?") ? `./${path}` : path;
 }
 
+function turnTo(address, { kept = false } = {}) {
+  if (!carrier) { history[kept ? "replaceState" : "pushState"](null, "", address); return; }
+  if (!kept) inside.before.push(inside.at);
+  inside.at = address;
+}
+
+/** Back to the page before, where the browser's own button does not lead there. */
+export function goBack() {
+  inside.at = inside.before.pop() ?? inside.at;
+  for (const listener of listeners) listener();
+}
+
+export function hasBack() { return inside.before.length > 0; }
+
 export function go(page, parameters) {
-  history.pushState(null, "", href(page, parameters));
+  turnTo(href(page, parameters));
   scrollTo(0, 0);
   for (const listener of listeners) listener();
 }
@@ -41,12 +56,13 @@ export function go(page, parameters) {
 /** Changes the address without a step in the history: what the page shows is the same. */
 export function replace(page, parameters) {
   const next = href(page, parameters);
-  if (next !== (exported ? location.hash : `${location.pathname.split("/").pop()}${location.search}`)) history.replaceState(null, "", next);
+  const now = carrier ? inside.at : exported ? location.hash : `${location.pathname.split("/").pop()}${location.search}`;
+  if (next !== now) turnTo(next, { kept: true });
 }
 
 /** Like `replace`, and the page looks again. */
 export function change(page, parameters) {
-  history.pushState(null, "", href(page, parameters));
+  turnTo(href(page, parameters));
   for (const listener of listeners) listener();
 }
 
@@ -69,7 +85,7 @@ export function followLinks(root) {
     const link = event.target.closest?.("a[data-nav]");
     if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
-    history.pushState(null, "", link.getAttribute("href"));
+    turnTo(link.getAttribute("href"));
     scrollTo(0, 0);
     for (const listener of listeners) listener();
   });

@@ -1,7 +1,7 @@
 /** The page of one sequence: films, signals and everything else on one clock. */
 
 import { html, useEffect, useLoaded, useMemo, useRef, useState, copyText, Copyable, Dialog, Icon, IconButton, Menu, Spinner, toast, Trouble } from "./ui.js";
-import { exported, getArray, getJson } from "./api.js";
+import { carrier, exported, getArray, getJson } from "./api.js";
 import { filterOf, go, href, replace } from "./route.js";
 import { Player, View } from "./player.js";
 import { FileCard, ImageTile, VideoTile } from "./tiles.js";
@@ -50,7 +50,7 @@ function seqKeyOf(query) {
 
 export function SequencePage({ dataset, query, keys, theme }) {
   const seqKey = useMemo(() => seqKeyOf(query), [query.get("id"), query.get("row")]);
-  const [clock, setClock] = useState(query.get("clock"));
+  const [clock, setClock] = useState(exported ? null : query.get("clock")); /* an export has one */
   const filter = filterOf(query);
   const asked = useLoaded(async (signal) => ({ of: seqKey, sequence: await getJson("api/sequence", { ...seqKey, clock }, signal) }), [seqKey, clock, dataset.version]);
   const place = useLoaded((signal) => (exported ? exportedPlace(seqKey) : getJson("api/place", { ...seqKey, ...filter }, signal)), [seqKey, query.get("where"), query.get("q"), query.get("order")]);
@@ -63,7 +63,7 @@ export function SequencePage({ dataset, query, keys, theme }) {
 }
 
 async function exportedPlace(key) {
-  const { rows } = await getJson("api/rows");
+  const { rows } = await getJson("api/rows", {});
   const position = rows.findIndex((row) => (key.id !== undefined ? row.id === key.id : row.row === key.row));
   return { position: position < 0 ? null : position, matched: rows.length, previous: rows[position - 1] ?? null, next: rows[position + 1] ?? null };
 }
@@ -211,7 +211,7 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
       ${!exported && html`<button type="button" class=${`button ${flag ? "flagged" : ""}`} aria-pressed=${String(Boolean(flag))} title="Flag (F)" onClick=${() => toggleFlag(id, committed.flag)}><${Icon} name="flag" /> <span class="wide-only">${flag ? "Flagged" : "Flag"}</span></button>`}
       <button type="button" class="button" title="Compare (C)" onClick=${compare}><${Icon} name="compare" /> <span class="wide-only">Compare</span></button>
       <${Menu} icon="link" label="Share">${(close) => html`
-        <button type="button" class="menu-item" onClick=${() => { copyText(new URL(href("seq", link()), location.href).href, "Link copied"); close(); }}>Copy a link to this step</button>
+        ${!carrier && html`<button type="button" class="menu-item" onClick=${() => { copyText(new URL(href("seq", link()), location.href).href, "Link copied"); close(); }}>Copy a link to this step</button>`}
         <button type="button" class="menu-item" onClick=${() => { copyText(python(), "Python copied"); close(); }}>Copy as Python<i class="mono">${python()}</i></button>
         ${sequence.id && html`<button type="button" class="menu-item" onClick=${() => { copyText(sequence.id, "Id copied"); close(); }}>Copy the id</button>`}`}<//>
       <${Menu} icon="columns" label="Panels">

@@ -1,7 +1,7 @@
 /** Sound: its envelope on the shared clock, and the sound itself following the player. */
 
 import { html, useEffect, useLayoutEffect, useLoaded, useRef, useState, useWidth, IconButton, Spinner, Trouble } from "./ui.js";
-import { getArray, mediaAddress } from "./api.js";
+import { getArray, sourceOf } from "./api.js";
 import { columnsOf } from "./npy.js";
 import { SoundTrack } from "./player.js";
 import { GUTTER, followPointer } from "./plot.js";
@@ -17,7 +17,8 @@ export function AudioPanel({ seqKey, media, player, view, theme }) {
   const [silent, setSilent] = useState(false);
   const { value, error, again } = useLoaded(async (signal) => {
     const reply = await getArray("api/audio", { ...seqKey, col: media.name, points: 2000 }, signal);
-    return { columns: columnsOf(reply.array), rate: reply.rate, seconds: reply.seconds ?? player.seconds(player.steps) };
+    const source = await sourceOf("media", { ...seqKey, col: media.name });
+    return { columns: columnsOf(reply.array), rate: reply.rate, seconds: reply.seconds ?? player.seconds(player.steps), source };
   }, [seqKey.id, seqKey.row, media.name]);
 
   useEffect(() => {
@@ -86,6 +87,6 @@ export function AudioPanel({ seqKey, media, player, view, theme }) {
     ${error && html`<${Trouble} error=${error} onRetry=${again} />`}
     ${!value && !error && html`<div class="panel-wait" style=${{ height: "64px" }}><${Spinner} /></div>`}
     ${value && html`<div class="heatmap-holder audio" style=${{ marginLeft: `${GUTTER}px`, height: "64px" }}><canvas ref=${canvas}></canvas><div class="playhead"></div></div>
-      <audio ref=${audio} src=${mediaAddress({ ...seqKey, col: media.name })} preload="auto" onError=${() => setSilent(true)}></audio>`}
+      <audio ref=${audio} src=${value.source} preload="auto" onError=${() => setSilent(true)}></audio>`}
   </section>`;
 }

@@ -1,7 +1,7 @@
 /** Tiles of videos and pictures. A tile never vanishes: what cannot be shown says why and what would help. */
 
-import { html, useEffect, useRef, useSeen, useState, copyText, Icon, IconButton, Spinner } from "./ui.js";
-import { getArray, getJson, getPicture, mediaAddress } from "./api.js";
+import { html, useEffect, useLoaded, useRef, useSeen, useState, copyText, Icon, IconButton, Spinner } from "./ui.js";
+import { exported, getArray, getJson, getPicture, inMemory, sourceOf } from "./api.js";
 import { FrameTrack, SplitTrack, VideoTrack, frameMap } from "./player.js";
 import { bytes, rate, short } from "./words.js";
 
@@ -28,10 +28,10 @@ async function mapOf(key, col, info, steps, clock, frames, signal) {
   return frameMap(steps, frames, array.data);
 }
 
-/** In an export only some frames were decoded: each step shows the last one that was. */
-function atExported(map, frames) {
+/** In an export only some frames were decoded: each step shows the last one that was. What the browser plays stays. */
+function atExported(map, frames, from) {
   return map.map((frame) => {
-    if (frame < 0) return frame;
+    if (frame < from) return frame;
     let best = frames[0] ?? -1;
     for (const one of frames) { if (one > frame) break; best = one; }
     return best;
@@ -68,8 +68,9 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
       const pts = about.frames > 0 && about.play !== "frames"
         ? (await getArray("api/pts", { ...seqKey, col: name }, control.signal)).array.data : null;
       let map = await mapOf(seqKey, name, about, steps, clock, about.frames, control.signal);
-      if (about.exported_frames) map = atExported(map, about.exported_frames);
-      if (!control.signal.aborted) setSetup({ pts, map: Int32Array.from(compose(map)), about });
+      if (about.exported_frames) map = atExported(map, about.exported_frames, about.browser_frames ?? 0);
+      const source = about.play === "frames" ? null : await sourceOf("media", { ...seqKey, col: name });
+      if (!control.signal.aborted) setSetup({ pts, map: Int32Array.from(compose(map)), about, source });
     })().catch((problem) => { if (!control.signal.aborted) setError(problem); });
     return () => control.abort();
   }, [seen, seqKey.id, seqKey.row, name, clock, steps, compose]);
@@ -107,7 +108,13 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
     return () => { off(); track.close(); };
   }, [setup, play, player]);
 
-  const source = setup && play !== "frames" ? mediaAddress({ ...seqKey, col: name }) : null;
+  const source = setup && play !== "frames" ? setup.source : null;
+  /* A web server that sends no ranges: of an export, the whole file is taken into memory once. */
+  const seekable = async ({ currentTarget: element }) => {
+    const reaches = element.seekable.length ? element.seekable.end(element.seekable.length - 1) : 0;
+    if (!exported || !/^https?:$/.test(location.protocol) || source.startsWith("blob:") || reaches >= element.duration - 0.5) return;
+    try { const whole = await inMemory(source); setSetup((old) => (old?.source === source ? { ...old, source: whole } : old)); } catch { /* it plays, but cannot be sought */ }
+  };
   const failed = () => {
     const code = video.current?.error;
     if (!code || fallback) return;
@@ -121,7 +128,7 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
   return html`<figure class=${`tile ${solo ? "solo" : ""}`} ref=${ref} data-tile=${name} data-play=${play ?? ""} data-state=${start?.state ?? "loading"}
     aria-label=${`${media.kind} ${name}`}>
     <div class="tile-picture" style=${{ aspectRatio: shows && info.width ? `${info.width} / ${info.height}` : "16 / 10", maxHeight: height }}>
-      ${source && html`<video ref=${video} src=${source} muted playsinline preload="auto" disablepictureinpicture onError=${failed} tabindex="-1" class=${blank ? "gone" : ""}></video>`}
+      ${source && html`<video ref=${video} src=${source} muted playsinline preload="auto" disablepictureinpicture onError=${failed} onLoadedMetadata=${seekable} tabindex="-1" class=${blank ? "gone" : ""}></video>`}
       ${setup && play !== "browser" && html`<canvas ref=${canvas} class=${`decoded ${blank ? "gone" : ""}`}></canvas>`}
       ${shows && !setup && !error && html`<div class="tile-wait"><${Spinner} /></div>`}
       ${!start && !error && html`<div class="tile-wait"><${Spinner} /></div>`}
@@ -153,10 +160,11 @@ const FINDINGS = {
 /** One picture a row. */
 export function ImageTile({ seqKey, media, label }) {
   const [error, setError] = useState(media.state === "present" || media.state === "inline" ? null : media.state);
+  const { value: source } = useLoaded(() => (error ? null : sourceOf("media", { ...seqKey, col: media.name }).catch(() => { setError("failed"); return null; })), [seqKey.id, seqKey.row, media.name]);
   return html`<figure class="tile" data-tile=${media.name} data-state=${error ?? "ok"}>
     <div class="tile-picture image">
       ${error ? html`<${State} state=${error} why=${media.why} hint=${media.hint} place=${media.place} />`
-    : html`<img src=${mediaAddress({ ...seqKey, col: media.name })} alt=${media.name} loading="lazy" onError=${() => setError("undecodable")} />`}
+    : source && html`<img src=${source} alt=${media.name} loading="lazy" onError=${() => setError("undecodable")} />`}
     </div>
     <figcaption><span class="tile-name">${label ?? media.name}</span><span class="push"></span>
       ${media.bytes !== undefined && html`<span class="quiet tile-fact">${bytes(media.bytes)}</span>`}</figcaption></figure>`;
