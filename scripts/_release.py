@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_string
 from pathlib import Path
@@ -12,8 +13,32 @@ from pathlib import Path
 LIMIT = 8 * 2**20
 """Bytes of one file; ten times what text alone takes would mean that data slipped in."""
 
+_RELATIVE = re.compile(r"\[([^\[\]]+)\]\((?![a-z][a-z0-9+.-]*:|#)([^)\s]+)\)")
+
 WANTED = ("ARCHITECTURE.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md")
 UNWANTED = re.compile(r"(^|/)(\.venv[^/]*|__pycache__|\.git|dist|site)/|\.pyc$|(^|/)\.(env|netrc|pypirc)$")
+
+
+def described(readme: str, repository: str | None = None) -> str:
+    """The README as a package index shows it, beside no other file.
+
+    Args:
+        readme: Its text.
+        repository: Where the source can be looked at. Links to other files lead there; without, they become their text.
+    """
+
+    def link(match: re.Match[str]) -> str:
+        return f"[{match[1]}]({repository.rstrip('/')}/blob/main/{match[2]})" if repository else match[1]
+
+    parts = re.split(r"(^ *```.*?^ *```\s*$)", readme, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if n % 2 else _RELATIVE.sub(link, part) for n, part in enumerate(parts))
+
+
+def repository_of(checkout: Path) -> str | None:
+    """Where pyproject.toml says that the source lies."""
+    project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+    address: str | None = project.get("urls", {}).get("Repository")
+    return address
 
 
 def judge(checkout: Path, folder: Path) -> list[str]:
@@ -55,9 +80,10 @@ def judge(checkout: Path, folder: Path) -> list[str]:
         wrong.append("version, licence or Python of the metadata differ from the project's")
     if (
         about["Description-Content-Type"] != "text/markdown"
-        or about.get_payload().strip() != (checkout / "README.md").read_text().strip()
+        or about.get_payload().strip()
+        != described((checkout / "README.md").read_text(), repository_of(checkout)).strip()
     ):
-        wrong.append("the description is not the README")
+        wrong.append("the description is not the README with links that lead somewhere")
     return wrong
 
 

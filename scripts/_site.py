@@ -1,25 +1,103 @@
-"""The source of the site, and what is wrong with what was built: `python _site.py copy|check CHECKOUT FOLDER`.
+"""The source of the site, and what is wrong with what was built: `python _site.py copy|finish CHECKOUT FOLDER`.
 
 Pages link to files beside `docs/` (README, architecture, benchmarks' results). Of these, pages are copied in under
-`project/`; other files of the checkout become their name alone, since the site holds no source.
+`project/`; other files of the checkout become their name alone, since the site holds no source. The pages of the API
+reference are made here (`_api.py`), and so are the order of all pages and what only the project's files know: its
+version and the address of its repository.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
 import shutil
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-_LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#:]+)(#[^)\s]*)?( \"[^\"]*\")?\)")
+REPOSITORY = "SEQLAKE_REPOSITORY"
+"""The variable with the address of the repository, where `[project.urls]` of pyproject.toml names none."""
+
+_BRANCH = "edit/main"
+_ORDER = ("index.md", "start", "guide", "how-to", "choosing.md", "comparison.md", "gallery.md", "reference", "design")
+_TITLES = {"start": "First batches", "guide": "Guide", "how-to": "How to", "reference": "Reference", "design": "Design",
+           "api": "API", "formats": "Formats", "project": "Project", "results": "Results"}  # fmt: skip
+
+_spec = importlib.util.spec_from_file_location("_api", Path(__file__).with_name("_api.py"))
+assert _spec is not None
+assert _spec.loader is not None
+_api = importlib.util.module_from_spec(_spec)
+sys.modules["_api"] = _api
+_spec.loader.exec_module(_api)
 
 
 def copy(checkout: Path, folder: Path) -> None:
-    """Copy `docs/` and each page that it leads to."""
+    """Copy `docs/` and each page that it leads to, and add what is made."""
+    _copy_pages(checkout, folder)
+    docs, source = folder / "docs", checkout / "src"
+    (docs / "reference" / "api").mkdir(exist_ok=True)
+    for page in _api.entries(source):
+        (docs / "reference" / "api" / f"{page}.md").write_text(_api.text(source, page))
+    (docs / "reference" / "api" / "index.md").write_text(_api.index(source))
+    reference = docs / "reference" / "index.md"
+    reference.write_text(_api.linked(source, reference.read_text()))
+    for module in source.rglob("*.py"):
+        place = folder / "src" / module.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # The parser knows `Examples` as a section; `Example` would be prose, and `>>>` in it a quotation.
+        place.write_text(re.sub(r"^( +)Example:$", r"\1Examples:", module.read_text(), flags=re.MULTILINE))
+    (folder / "zensical.toml").write_text(settings(checkout, docs))
+
+
+def settings(checkout: Path, docs: Path) -> str:
+    """`zensical.toml` with the version, the order of pages, and links to edit them where the repository is known."""
+    version = re.findall(
+        r'^__version__ = "(.+)"$', (checkout / "src/seqlake/__init__.py").read_text(), flags=re.MULTILINE
+    )[0]
+    urls = tomllib.loads((checkout / "pyproject.toml").read_text())["project"].get("urls", {})
+    repository = os.environ.get(REPOSITORY) or urls.get("Repository")
+    lines = [f"nav = {_toml(_navigation(docs))}", f'copyright = "seqlake {version}, Apache-2.0"']
+    if repository:
+        lines += [f"repo_url = {json.dumps(repository)}", f'edit_uri = "{_BRANCH}/docs/"']
+    text = (checkout / "zensical.toml").read_text().replace('site_name = "seqlake"', f'site_name = "seqlake {version}"')
+    return text.replace("[project]\n", "[project]\n" + "\n".join(lines) + "\n", 1)
+
+
+def _navigation(docs: Path) -> list[object]:
+    """Pages in the order in which they are read: as listed, then by name; an index comes first."""
+    first = [docs / name for name in _ORDER]
+    rest = sorted((one for one in docs.iterdir() if one not in first), key=lambda one: (one.is_dir(), one.name))
+
+    def entry(place: Path) -> object:
+        if place.is_file():
+            return place.relative_to(docs).as_posix()
+        inside = sorted(place.iterdir(), key=lambda one: (one.name != "index.md", one.is_dir(), one.name))
+        pages = [entry(one) for one in inside if one.suffix == ".md" or (one.is_dir() and list(one.rglob("*.md")))]
+        return {_TITLES.get(place.name, place.name.replace("-", " ").capitalize()): pages}
+
+    return [entry(one) for one in [*first, *rest] if one.exists() and (one.suffix == ".md" or list(one.rglob("*.md")))]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
+
+
+def _copy_pages(checkout: Path, folder: Path) -> None:
     docs = checkout / "docs"
+    for picture in docs.rglob("*"):
+        if picture.is_file() and picture.suffix != ".md":
+            place_of_it = folder / "docs" / picture.relative_to(docs)
+            place_of_it.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(picture, place_of_it)
     ahead = sorted(docs.rglob("*.md"))
     seen = set(ahead)
 
@@ -38,12 +116,23 @@ def copy(checkout: Path, folder: Path) -> None:
             if target not in seen:
                 seen.add(target)
                 ahead.append(target)
-            return f"[{match[1]}]({os.path.relpath(place(target), place(page).parent)}{match[3] or ''})"
+            return f"[{match[1]}]({os.path.relpath(place(target), place(page).parent)}{match[3] or ''}{match[4] or ''})"
 
         place(page).parent.mkdir(parents=True, exist_ok=True)
         parts = re.split(r"(^ *```.*?^ *```\s*$)", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         place(page).write_text("".join(p if i % 2 else _LINK.sub(mapped, p) for i, p in enumerate(parts)))
-    shutil.copy(checkout / "zensical.toml", folder / "zensical.toml")
+
+
+def mend(site: Path) -> None:
+    """Make links to edit a page lead to the file that it was made of; one that was made of docstrings has none."""
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        new = re.sub(rf'<a [^>]*href="[^"]*{_BRANCH}/docs/reference/api/[^"]*"[^>]*>.*?</a>', "", text, flags=re.DOTALL)
+        new = re.sub(
+            rf"({_BRANCH}/)docs/project/([^\"]*)", lambda m: m[1] + re.sub(r"\boverview\.md$", "README.md", m[2]), new
+        )
+        if new != text:
+            path.write_text(new)
 
 
 class _Page(HTMLParser):
@@ -93,6 +182,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "copy":
         copy(Path(sys.argv[2]).resolve(), Path(sys.argv[3]).resolve())
     else:
+        mend(Path(sys.argv[3]).resolve())
         problems = check(Path(sys.argv[3]).resolve())
         print("\n".join(problems) or "Every link and anchor leads somewhere, and nothing is fetched from elsewhere.")  # noqa: T201
         sys.exit(bool(problems))

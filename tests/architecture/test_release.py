@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -18,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 def test_the_version_stands_in_one_place() -> None:
     assert "version" not in PROJECT["project"]
-    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert PROJECT["project"]["dynamic"] == ["version", "readme"]
     source = ROOT / PROJECT["tool"]["hatch"]["version"]["path"]
     assert re.findall(r'^__version__ = "(.+)"$', source.read_text(), flags=re.MULTILINE) == [seqlake.__version__]
     assert f"version {seqlake.__version__}" in CliRunner().invoke(cli, ["--version"]).output
@@ -46,3 +48,33 @@ def test_the_source_distribution_names_what_is_there() -> None:
     assert all(pattern.startswith("/") for pattern in included), "else a folder of that name is taken anywhere"
     assert not [pattern for pattern in included if not list(ROOT.glob(pattern[1:]))]
     assert {"/src", "/tests", "/docs", "/*.md", "/LICENSE"} <= set(included)
+
+
+def test_no_link_of_the_description_needs_another_file() -> None:
+    """A package index shows the README alone."""
+    loader = SourceFileLoader("_release", str(ROOT / "scripts" / "_release.py"))
+    release = module_from_spec(spec_from_loader(loader.name, loader))
+    loader.exec_module(release)
+    readme = (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\(([^)\s]+)\)", readme)
+    assert len([link for link in links if "://" not in link]) > 10
+    bare = release.described(readme)
+    assert not [link for link in re.findall(r"\]\(([^)\s]+)\)", bare) if "://" not in link]
+    assert "| Guide | the whole way, from arrays to batches |" in bare
+    assert 'batch["action"]' in bare
+    absolute = release.described(readme, "https://example.org/seqlake/")
+    assert "[Guide](https://example.org/seqlake/blob/main/docs/guide/index.md)" in absolute
+    assert len(re.findall(r"\]\(https://example.org/seqlake/blob/main/", absolute)) == len(links)
+
+
+def test_nothing_is_to_be_installed_from_an_index() -> None:
+    """There is no release there; an extra of an installed seqlake can be added by name."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        assert not re.findall(r"pip install (?:-U |--upgrade )?[\'\"]?seqlake(?![\w.*-]|\[|-\*)", page.read_text()), (
+            page
+        )
+
+
+def test_the_site_is_built_by_the_same_packages_everywhere() -> None:
+    pins = set((ROOT / "scripts" / "docs-requirements.txt").read_text().split())
+    assert pins <= set(PROJECT["project"]["optional-dependencies"]["dev"])

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import seqlake as sl
+from seqlake import plugins
+
 ROOT = Path(__file__).parents[2]
+
+
+PUBLIC = (
+    *("errors", "media", "ray", "spark", "protocols", "abilities", "formats"),
+    *(f"compat.{name}" for name in ("l5kit", "lerobot", "mosaicml")),
+    *(f"testing.{name}" for name in ("samples", "executors", "formats", "media", "shards", "stores", "tables")),
+)
+"""Modules whose names are for users."""
+
+ALIASES = {"Ints", "Depth", "Kind", "Need"}
+"""Names of types, which cannot have a docstring."""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +51,79 @@ def test_no_link_leads_out(site: Any, tmp_path: Path) -> None:
             assert target.is_relative_to(docs), (page, link)
             assert target.is_file(), (page, link)
     assert "](../../examples" not in (docs / "reference" / "loader.md").read_text()
+    assert (docs / "gallery" / "show.svg").exists()
+
+
+def test_every_public_name_has_its_place_in_the_reference(site: Any, tmp_path: Path) -> None:
+    """Of `sl`, and of each public module below it."""
+    site.copy(ROOT, tmp_path)
+    pages = "\n".join(page.read_text() for page in (tmp_path / "docs" / "reference" / "api").glob("*.md"))
+    places = dict(re.findall(r"^::: (\S+)\n    options:\n      heading: (\S+)$", pages, flags=re.MULTILINE))
+    names = set(places.values())
+    of_sl = [f"sl.{name}" for name in sl.__all__ if not isinstance(getattr(sl, name), ModuleType)]
+    lacking, checked = [name for name in of_sl if name not in names], len(of_sl)
+    for name in (*PUBLIC, *(f"formats.{plug}" for plug in plugins.names("formats"))):
+        module = import_module(f"seqlake.{name}")
+        listed = getattr(module, "__all__", None) or [
+            one
+            for one, value in vars(module).items()
+            if not one.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        ]
+        lacking += [f"sl.{name}.{one}" for one in listed if f"seqlake.{name}.{one}" not in places]
+        checked += len(listed)
+    assert checked > 250
+    assert not lacking, "scripts/_api.py lists the names of `sl` and the public modules"
+    assert len(places) == len(names)
+    for path in places:
+        module, _, name = path.rpartition(".")
+        assert getattr(import_module(module), name).__doc__ or name.isupper() or name in ALIASES, path
+
+
+def test_names_of_the_reference_lead_to_their_place(site: Any, tmp_path: Path) -> None:
+    site.copy(ROOT, tmp_path)
+    table = (tmp_path / "docs" / "reference" / "index.md").read_text().partition("| names in `sl` |")[2]
+    for name in sl.__all__:
+        assert re.search(rf"\[`{name}`\](\[seqlake\.|\(api/)", table), name
+
+
+def test_the_site_says_its_version_and_where_to_edit(
+    site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(site.REPOSITORY, "https://example.org/seqlake")
+    site.copy(ROOT, tmp_path)
+    project = tomllib.loads((tmp_path / "zensical.toml").read_text())["project"]
+    assert project["site_name"] == f"seqlake {sl.__version__}"
+    assert project["repo_url"] == "https://example.org/seqlake"
+    edit = "https://example.org/seqlake/edit/main/docs"
+    page = tmp_path / "page.html"
+    page.write_text(
+        f'<a title="Edit" href="{edit}/guide/index.md">x</a><a href="{edit}/project/overview.md">x</a>'
+        f'<a href="{edit}/project/benchmarks/results/loader.md">x</a>'
+        f'<a class="b" href="{edit}/reference/api/schema.md"><p>x</p></a>'
+    )
+    site.mend(tmp_path)
+    there = re.findall(r'href="([^"]*)"', page.read_text())
+    assert there == [
+        f"{edit}/guide/index.md",
+        *(f"https://example.org/seqlake/edit/main/{name}" for name in ("README.md", "benchmarks/results/loader.md")),
+    ]
+    monkeypatch.delenv(site.REPOSITORY)
+    assert "repo_url" not in tomllib.loads(site.settings(ROOT, tmp_path / "docs"))["project"]
+
+
+def test_every_page_is_in_the_navigation(site: Any, tmp_path: Path) -> None:
+    site.copy(ROOT, tmp_path)
+    project = tomllib.loads((tmp_path / "zensical.toml").read_text())["project"]
+
+    def listed(entry: Any) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        parts = entry.values() if isinstance(entry, dict) else entry
+        return [page for part in parts for page in listed(part)]
+
+    pages = [page.relative_to(tmp_path / "docs").as_posix() for page in (tmp_path / "docs").rglob("*.md")]
+    assert sorted(listed(project["nav"])) == sorted(pages)
+    assert listed(project["nav"])[:2] == ["index.md", "start/index.md"]
 
 
 def test_what_is_wrong_in_a_built_page_is_noticed(site: Any, tmp_path: Path) -> None:

@@ -82,7 +82,12 @@ class Dataset(Selection):
         return snapshot.version
 
     def refresh(self) -> Version:
-        """Show the newest version, whoever made it; selections and sequences taken before keep theirs."""
+        """Show the newest version, whoever made it; selections and sequences taken before keep theirs.
+
+        Example:
+            >>> dataset.refresh().id >= 0
+            True
+        """
         snapshot = self.table.snapshot()
         if snapshot is not self.source:  # else what is open and known of it stays so
             before = self._excerpt
@@ -231,6 +236,11 @@ class Dataset(Selection):
             SequenceNotFoundError: An id is not in the dataset; nothing is changed.
             SchemaMismatchError: Unknown, temporal or frames columns.
             CommitConflictError: A rival rewrote one of the shards meanwhile.
+
+        Example:
+            ```python
+            ds.update([{"sequence_id": "ep_003", "reward": 1.0}])
+            ```
         """
         with saying(message):
             return changes.update(self, data)
@@ -252,6 +262,11 @@ class Dataset(Selection):
             QueryError: The condition cannot be used.
             SequenceNotFoundError: One of `ids` is not in the dataset.
             CommitConflictError: A rival rewrote one of the shards meanwhile.
+
+        Example:
+            ```python
+            ds.delete("reward < 1", message="failed takes")
+            ```
         """
         with saying(message):
             return changes.delete(self, where, ids=ids)
@@ -301,6 +316,11 @@ class Dataset(Selection):
 
         Raises:
             SchemaMismatchError: No such column, the id, or a name that is taken.
+
+        Example:
+            ```python
+            ds.rename_column("reward", "score")
+            ```
         """
         with saying(message):
             return evolving.rename_column(self, old, new, rewrite=rewrite)
@@ -312,6 +332,11 @@ class Dataset(Selection):
 
         Raises:
             SchemaMismatchError: No such column, or the id.
+
+        Example:
+            ```python
+            ds.drop_column("note")
+            ```
         """
         with saying(message):
             return evolving.drop_column(self, name, rewrite=rewrite)
@@ -327,6 +352,11 @@ class Dataset(Selection):
 
         Raises:
             SchemaMismatchError: No such column, or a type that would lose values.
+
+        Example:
+            ```python
+            ds.widen_column("action", pa.float64())
+            ```
         """
         with saying(message):
             return evolving.widen_column(self, name, kind, rewrite=rewrite)
@@ -476,11 +506,21 @@ class Dataset(Selection):
             return folding.fold(self)
 
     def versions(self) -> Sequence[Version]:
-        """Every version that can still be opened, oldest first."""
+        """Every version that can still be opened, oldest first.
+
+        Example:
+            >>> dataset.versions()[-1].rows
+            64
+        """
         return self.table.versions()
 
     def tags(self) -> Mapping[str, int | str]:
-        """The names that versions have, each with the id of its version."""
+        """The names that versions have, each with the id of its version.
+
+        Example:
+            >>> dict(dataset.tags())
+            {}
+        """
         known = ability(self.table, HasTags)
         return {} if known is None else known.tags()
 
@@ -589,6 +629,11 @@ class Dataset(Selection):
         Raises:
             ReadOnlyError: Parquet files lie in folders; the error says what to do.
             ValidationError: What is there breaks a rule; nothing is taken in.
+
+        Example:
+            ```python
+            ds.adopt()                                   # after `seqlake info` named files of others
+            ```
         """
         with room_in(self.location), saying(message):
             adopted = self.table.adopt()

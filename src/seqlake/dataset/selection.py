@@ -121,6 +121,10 @@ class Selection:
 
         Raises:
             SchemaMismatchError: The column has no steps.
+
+        Example:
+            >>> int(dataset.lengths("action").sum()) > 1000
+            True
         """
         shows = self._excerpt
         checked = any(is_verified(shard) for shard in shows.shards()[:1])
@@ -193,6 +197,10 @@ class Selection:
 
         Raises:
             KeyError: No column of this name is here.
+
+        Example:
+            >>> list(dataset.select("sequence_id", "reward").schema)
+            ['sequence_id', 'reward']
         """
         for name in columns:
             self.schema[name]
@@ -302,7 +310,12 @@ class Selection:
     # ---- Arrow and friends
 
     def batches(self, columns: Sequence[str] | None = None, /) -> Iterator[pa.RecordBatch]:
-        """The selected rows of some columns, in order, in bounded Arrow batches of logical types."""
+        """The selected rows of some columns, in order, in bounded Arrow batches of logical types.
+
+        Example:
+            >>> sum(batch.num_rows for batch in dataset.batches(["reward"]))
+            64
+        """
         return self._excerpt.batches(columns)
 
     def _stream(self) -> streaming.ArrowStream:
@@ -315,7 +328,12 @@ class Selection:
         return self._stream().__arrow_c_schema__()
 
     def to_arrow(self) -> pa.Table:
-        """All of it in memory, in logical types: temporal columns as `list<fixed_size_list<float>[D]>`."""
+        """All of it in memory, in logical types: temporal columns as `list<fixed_size_list<float>[D]>`.
+
+        Example:
+            >>> dataset.select("reward").to_arrow().num_rows
+            64
+        """
         return pa.Table.from_batches(gathered(self.batches(), "This selection"), schema=self.schema.arrow)
 
     def to_polars(self) -> pl.DataFrame:
@@ -323,6 +341,11 @@ class Selection:
 
         Raises:
             MissingDependencyError: Polars is not installed.
+
+        Example:
+            ```python
+            ds.select("sequence_id", "reward").to_polars()
+            ```
         """
         try:
             import polars as pl
@@ -342,6 +365,11 @@ class Selection:
         Raises:
             MissingDependencyError: pandas is not installed.
             ValueError: `signals` is neither None nor `"numpy"`.
+
+        Example:
+            ```python
+            ds.to_pandas(signals="numpy").loc[0, "action"].shape      # (T, D)
+            ```
         """
         if signals not in {None, "numpy"}:
             raise ValueError(f"signals is None (leave signals out) or 'numpy' (one array a cell), not {signals!r}.")

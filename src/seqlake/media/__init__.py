@@ -91,7 +91,13 @@ def _serves(plug: Media, device: str) -> bool:
 
 
 def opens(kind: str, /) -> bool:
-    """Whether some plug opens columns of this type."""
+    """Whether some plug opens columns of this type.
+
+    Example:
+        ```python
+        media.opens("video")                           # True
+        ```
+    """
     return bool(_plugs(kind))
 
 

@@ -500,6 +500,11 @@ def encode_image(
 
     Raises:
         SchemaMismatchError: Not such a picture, or 16 bits for JPEG.
+
+    Example:
+        ```python
+        media.encode_image(np.zeros((48, 64, 3), np.uint8), format="jpeg", quality=90)
+        ```
     """
     import av
 

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-SLOWEST, FASTEST = 1_000, 768_000
-"""Hz that may be asked for; a filter from one to the other takes about 100 MB."""
+SLOWEST = 1_000
+"""Hz, the least rate that may be asked for."""
+
+FASTEST = 768_000
+"""Hz, the greatest; a filter from one to the other takes about 100 MB."""
 
 _REACH = 64  # samples of the slower of both rates; swresample's filter has 16 on each side
 _BLOCK = 1 << 14

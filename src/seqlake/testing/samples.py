@@ -38,6 +38,10 @@ def arm_schema(*, raw: bool = False) -> Schema:
 
     Args:
         raw: Keep the two trajectories as raw little-endian cells.
+
+    Example:
+        >>> list(arm_schema())[0]
+        'sequence_id'
     """
     encoding = "raw" if raw else None
     return Schema(
@@ -68,6 +72,10 @@ def arm_episodes(
     Yields:
         `sequence_id`, `task`, `operator`, `reward`, `success`, `action` float32 [T, 12] in rad, `obs_state`
         float32 [T, 48] and `instruction_embedding` float32 [8]; `length` is left to the writer.
+
+    Example:
+        >>> next(arm_episodes(1))["action"].shape[1]
+        12
     """
     for number in range(first, first + count):
         rng = np.random.default_rng([seed, number])
@@ -101,6 +109,11 @@ def arm_dataset(
         seed: Which.
         raw: Raw cells for the trajectories.
         **writing: What `Dataset.writer` takes: `layout`, `rows_per_shard`, ...
+
+    Example:
+        ```python
+        ds = samples.arm_dataset("data/arm", count=64)
+        ```
     """
     dataset = create(location, arm_schema(raw=raw))
     with dataset.writer(**writing) as writer:

@@ -123,6 +123,10 @@ class Loader:
         """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read.
 
         Shards are looked at when the plan is printed, or asked for what copies of them take.
+
+        Example:
+            >>> loader.plan().samples > 1000
+            True
         """
         videos = tuple(dict.fromkeys(one.describe() for one in self._engine.copies))
         return replace(self._engine.plan(), copies=partial(holding, self._engine), videos=videos)
@@ -131,11 +135,23 @@ class Loader:
 
     @property
     def ledger(self) -> Ledger:
-        """Bad samples delivered so far, with `on_error`; prints itself."""
+        """Bad samples delivered so far, with `on_error`; prints itself.
+
+        Example:
+            ```python
+            for entry in loader.on_error("mask").ledger: print(entry)
+            ```
+        """
         return self._engine.ledger
 
     def report(self) -> Telemetry:
-        """Where the time went so far: seconds by stage, bytes by origin, share of time waited; prints itself."""
+        """Where the time went so far: seconds by stage, bytes by origin, share of time waited; prints itself.
+
+        Example:
+            ```python
+            print(loader.report())                      # after some batches
+            ```
+        """
         return self._engine.report()
 
     def __repr__(self) -> str:
@@ -178,6 +194,10 @@ class Loader:
 
         Args:
             steps: Step numbers, as in `range(worker, len(loader), workers)`.
+
+        Example:
+            >>> [len(batch["start"]) for batch in loader.batches(range(2))]
+            [64, 64]
         """
         return Pass(self._engine, position=self._entry(), steps=steps)
 
@@ -201,7 +221,13 @@ class Loader:
         return epoch + further, after
 
     def finish(self) -> None:
-        """Go to where the pass ends, as if all its batches had been delivered here."""
+        """Go to where the pass ends, as if all its batches had been delivered here.
+
+        Example:
+            ```python
+            loader.finish()                              # workers have delivered the epoch
+            ```
+        """
         self._delivered = len(self)
         self._end_live()
 
@@ -217,7 +243,11 @@ class Loader:
     # ---- state
 
     def set_epoch(self, epoch: int, /) -> None:
-        """Go to the beginning of an epoch."""
+        """Go to the beginning of an epoch.
+
+        Example:
+            >>> loader.set_epoch(0)                     # what `DataLoader` with workers needs before each epoch
+        """
         if not isinstance(epoch, int) or epoch < 0:
             raise ValueError(f"set_epoch: expected a whole number from 0 on, found {epoch!r}.")
         self._end_live()
@@ -232,6 +262,9 @@ class Loader:
 
         Raises:
             ValueError: More steps than the pass has.
+
+        Example:
+            >>> state = loader.state_dict()             # put it into your checkpoint
         """
         if steps is not None and not 0 <= steps <= len(self):
             raise ValueError(
@@ -247,6 +280,9 @@ class Loader:
 
         Raises:
             LoaderStateError: The state belongs to another dataset, window or order; says what changed.
+
+        Example:
+            >>> loader.load_state_dict(loader.state_dict())
         """
         position = position_of(saved, self._engine.identity)
         self._end_live()
@@ -271,7 +307,12 @@ class Loader:
         return LoaderDataset(self, pin_memory=pin_memory)
 
     def dataset(self) -> WindowDataset:
-        """The windows as a map-style dataset in source order: `len`, `[i]` and `__getitems__`."""
+        """The windows as a map-style dataset in source order: `len`, `[i]` and `__getitems__`.
+
+        Example:
+            >>> loader.dataset()[0]["action"].shape
+            (16, 12)
+        """
         return WindowDataset(self._engine)
 
     def sampler(self) -> WindowSampler:
@@ -296,6 +337,11 @@ class Loader:
 
         Raises:
             ValueError: Whole sequences that are packed.
+
+        Example:
+            >>> halved = loader.map(lambda sample: {"action": sample["action"] / 2})
+            >>> next(iter(halved))["action"].shape
+            (64, 16, 12)
         """
         window = self._settings.window
         if isinstance(window, Whole) and window.packed:
@@ -308,6 +354,11 @@ class Loader:
         Args:
             function: `batch -> batch`, or with `random` `(batch, Random) -> batch`.
             random: Hand over a `Random`, whose numbers belong to the samples and not to the batch.
+
+        Example:
+            >>> last = loader.map_batch(lambda batch: {"action": batch["action"][:, -1]})
+            >>> next(iter(last))["action"].shape
+            (64, 12)
         """
         return self._with(transforms=(*self._settings.transforms, MapBatch(function, random)))
 
@@ -317,6 +368,9 @@ class Loader:
         Args:
             stats: `{column: {"mean": [D], "std": [D]}}`, or what `statistics` found: then columns that the window does
                 not ask for, scalar ones, which are labels, and frames stay as they are. A std of 0 counts as 1.
+
+        Example:
+            >>> scaled = loader.normalize({"action": {"mean": np.zeros(12), "std": np.full(12, 2.0)}})
         """
         schema, window = self._engine.schema, self._settings.window
         wanted = {
@@ -334,6 +388,10 @@ class Loader:
         Args:
             rule: `"drop"` leaves them out (the default when shuffling), `"pad"` fills the step with repetitions whose
                 `valid` is False (the default otherwise), `"carry"` takes them into the next epoch's first step.
+
+        Example:
+            >>> "valid" in next(iter(loader.tail("pad")))
+            True
         """
         if rule not in TAILS:
             raise ValueError(f"Loader tail: expected one of {', '.join(TAILS)}, found {rule!r}.")
@@ -344,6 +402,10 @@ class Loader:
 
         Args:
             samples: At least `world_size`.
+
+        Example:
+            >>> len(next(iter(loader.global_batch(100)))["start"])
+            100
         """
         if not isinstance(samples, int) or samples < self._settings.world_size:
             raise ValueError(
@@ -404,6 +466,11 @@ class Loader:
             MissingDependencyError: The device needs a package that is not installed.
             MissingCopyError: There are no training copies of that size. Batches raise it where a file has none, has
                 changed since, or its copy lacks a step.
+
+        Example:
+            ```python
+            loader.frames(size=(224, 224), layout="TCHW")      # uint8 [B, W, 3, 224, 224]
+            ```
         """
         size = tuple(size) if isinstance(size, list) else size
         folder = copies if isinstance(copies, bool) else str(copies)
@@ -475,6 +542,10 @@ class Loader:
 
         Raises:
             ValueError: An unknown policy, or a budget that is neither.
+
+        Example:
+            >>> next(iter(loader.on_error("mask", budget=10)))["valid"].all()
+            np.True_
         """
         on_error = OnError(policy=policy, budget=budget)
         on_error.check()
@@ -484,6 +555,9 @@ class Loader:
         """Write each batch's signals where the last ones were: a batch is valid until the next `next()`.
 
         Frames need no asking: their memory is used again once nobody has the batch any more.
+
+        Example:
+            >>> quick = loader.reuse_buffers()
         """
         return self._with(reuse=True)
 

@@ -61,6 +61,11 @@ def zarr_concat(input_zarrs: Sequence[str], output_zarr: str, /, *, storage: Map
     Raises:
         DatasetNotFoundError: One of them is no store.
         SchemaMismatchError: Stores of unlike dtypes.
+
+    Example:
+        ```python
+        l5.zarr_concat(["monday.zarr", "tuesday.zarr"], "both.zarr")
+        ```
     """
     stores = [open_store(one, storage=storage) for one in input_zarrs]
     _write([(store, range(len(store.scenes))) for store in stores], output_zarr, storage=storage)
@@ -124,6 +129,11 @@ def zarr_scenes_chop(
 
     Raises:
         ValueError: A scene that has not more frames than that.
+
+    Example:
+        ```python
+        l5.zarr_scenes_chop("sample.zarr", "short.zarr", 100)
+        ```
     """
     store = open_store(input_zarr, storage=storage)
     counts = np.diff(store.scenes[FRAME_INTERVAL], axis=1)[:, 0]

@@ -47,6 +47,11 @@ class RenderContext:
         pixel_size_m: [2] metres of a pixel; both are equal.
         center_in_raster_ratio: [2] where the agent is, as parts of the raster.
         set_origin_to_bottom: Row 0 is the lowest.
+
+    Example:
+        ```python
+        context = l5.RenderContext.of(cfg)            # of a configuration of l5kit
+        ```
     """
 
     raster_size_px: NDArray[Any]

@@ -71,6 +71,11 @@ def write_gt_csv(
 
     Raises:
         SchemaMismatchError: Arrays that do not fit each other.
+
+    Example:
+        ```python
+        l5.write_gt_csv("gt.csv", timestamps, track_ids, coords, avails)      # coords [n, T, 2]
+        ```
     """
     count, steps = coords.shape[0], coords.shape[1]
     _check(coords.shape == (count, steps, 2) and avails.shape == (count, steps), "coords [n, T, 2] and avails [n, T]")
@@ -85,6 +90,11 @@ def read_gt_csv(csv_path: str) -> Iterator[dict[str, Any]]:
 
     Raises:
         SchemaMismatchError: Not such a file.
+
+    Example:
+        ```python
+        for row in l5.read_gt_csv("gt.csv"): row["coord"]
+        ```
     """
     for steps, row in _rows(csv_path, _gt_header, what="a ground truth"):
         avail, coord = np.array(row[2 : 2 + steps], np.float64), np.array(row[2 + steps :], np.float64)
@@ -110,6 +120,11 @@ def write_pred_csv(
 
     Raises:
         SchemaMismatchError: Arrays that do not fit each other, or confidences that do not sum to 1.
+
+    Example:
+        ```python
+        l5.write_pred_csv("pred.csv", timestamps, track_ids, coords)          # coords [n, T, 2]
+        ```
     """
     if coords.ndim == 3:
         _check(confs is None, "no confidences where there is one mode")
@@ -132,6 +147,11 @@ def read_pred_csv(csv_path: str) -> Iterator[dict[str, Any]]:
 
     Raises:
         SchemaMismatchError: Not such a file.
+
+    Example:
+        ```python
+        for row in l5.read_pred_csv("pred.csv"): row["conf"]
+        ```
     """
     for steps, row in _rows(csv_path, _pred_header, what="predictions"):
         conf = np.array(row[2 : 2 + MAX_MODES], np.float64)
@@ -157,6 +177,11 @@ def export_zarr_to_csv(
         future_num_frames: Steps of the future.
         agents_mask: See `AgentDataset`.
         threshold: Below this an agent counts as not there.
+
+    Example:
+        ```python
+        l5.export_zarr_to_csv(store, "gt.csv", 50, agents_mask=mask)
+        ```
     """
     samples = AgentDataset(
         dataset=store,
@@ -207,6 +232,11 @@ def create_chopped_dataset(
         num_frames_gt: Steps of the ground truth.
         min_frame_future: Frames for which a selected agent runs on unbroken.
         thresholds: See `select_agents`.
+
+    Example:
+        ```python
+        l5.create_chopped_dataset("validate.zarr", "test", num_frames_to_copy=100, num_frames_gt=50)
+        ```
     """
     store, out = open_store(zarr_path), str(_local(out))
     rules = thresholds or Thresholds()

@@ -161,6 +161,11 @@ def generate_agent_sample(
 
     Raises:
         IndexError: There is no such frame, or the agent is not in it, or below the threshold.
+
+    Example:
+        ```python
+        l5.generate_agent_sample(12, frames, agents, 7, history_num_frames=10, future_num_frames=20)
+        ```
     """
     expect_fields(frames.dtype, _OF_FRAMES, array=FRAMES)
     if selected_track_id is not None:
@@ -380,6 +385,12 @@ class AgentDataset(EgoDataset):
         min_frame_history: Of past frames, where the mask says them.
         min_frame_future: Of future frames.
         **options: The keywords of `EgoDataset`.
+
+    Example:
+        ```python
+        dataset = l5.AgentDataset(cfg, l5.open_store("sample.zarr"))
+        dataset[0]["target_positions"]               # float32 [future, 2], metres, in the agent's own frame
+        ```
     """
 
     def __init__(

@@ -460,6 +460,11 @@ class StreamingBatches:
         order: Which samples come when, and where the first epoch begins.
         rank: Among all ranks of all nodes.
         **options: Of `DataLoader`, as `num_workers=8, multiprocessing_context="forkserver"`.
+
+    Example:
+        ```python
+        for batch in order.loader(samples, rank=3): ...     # what rank 3 had
+        ```
     """
 
     def __init__(self, samples: NumberedSamples, order: StreamingOrder, *, rank: int = 0, **options: Any) -> None:

@@ -25,6 +25,11 @@ class World:
         nodes: Machines.
         ranks: Processes of each that train.
         workers: Processes of each of those that load; 1 also where a process loads for itself.
+
+    Example:
+        ```python
+        World(nodes=1, ranks=8, workers=2)
+        ```
     """
 
     nodes: int = 1

@@ -107,11 +107,22 @@ class Writer:
                 added before is still there.
             ValidationError: A value does not fit, a cell is above 1 GiB; `DuplicateSequenceError` for a known id.
             ReadOnlyError: The dataset cannot be written.
+
+        Example:
+            ```python
+            writer.add("ep_001", task="pick", action=np.zeros((80, 7)), cam=sl.File("ep_001.mp4"))
+            ```
         """
         self.add_row(sequence_id, columns)
 
     def add_row(self, sequence_id: object, columns: dict[str, object], /) -> None:
-        """`add` for columns whose names are no Python names."""
+        """`add` for columns whose names are no Python names.
+
+        Example:
+            ```python
+            writer.add_row("ep_001", {"obs.state": np.zeros((80, 14))})
+            ```
+        """
         self._check_usable()
         key = self._ids.check(sequence_id)
         pictures = self._pictures
@@ -141,6 +152,11 @@ class Writer:
         Raises:
             SchemaMismatchError: The columns do not fit; every one that does not is named.
             ValidationError: A value does not fit; rows before it stay added.
+
+        Example:
+            ```python
+            writer.add_batch(pl.read_parquet("rows.parquet"))
+            ```
         """
         self._check_usable()
         if is_rows(data):
@@ -203,6 +219,11 @@ class Writer:
         Raises:
             DuplicateSequenceError: An id is in the dataset already; nothing of this commit is.
             CommitConflictError: A rival changed what this commit needs.
+
+        Example:
+            ```python
+            version = writer.commit()                    # what was added is durable
+            ```
         """
         self._check_usable()
         if self._uncommitted == 0:
@@ -221,7 +242,13 @@ class Writer:
         return version
 
     def discard(self) -> None:
-        """Drop everything that was not committed; nothing of it is left behind."""
+        """Drop everything that was not committed; nothing of it is left behind.
+
+        Example:
+            ```python
+            writer.discard()                             # as if nothing had been added since the last commit
+            ```
+        """
         self._buffer = RowBuffer(self._schema)
         self._uncommitted = 0
         staging, self._staging = self._staging, None

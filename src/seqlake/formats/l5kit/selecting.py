@@ -49,6 +49,11 @@ class Thresholds:
         distance: Metres from the car, at most and not quite.
         yaw: Degrees between two frames, at most and not quite.
         extent: Ratio of the areas of two frames, the larger to the smaller, at most and not quite.
+
+    Example:
+        ```python
+        mask = l5.select_agents(store, thresholds=l5.Thresholds(distance=30.0))
+        ```
     """
 
     probability: float = 0.5

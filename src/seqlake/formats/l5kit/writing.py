@@ -286,6 +286,11 @@ def create_store(
 
     Raises:
         DatasetExistsError: Something is there.
+
+    Example:
+        ```python
+        writer = l5.create_store("new.zarr", l5.sized(scenes=2, frames=500, agents=9000))
+        ```
     """
     version = 2 if FACES in arrays else 1
     text = attributes_of(version) if attributes is None else attributes
@@ -430,7 +435,13 @@ def sized(
     chunks: int = 0,
     compressor: Any = BLOSC,
 ) -> dict[str, ArrayMetadata]:
-    """The four arrays of format 2 with so many rows each; see `metadata_of`."""
+    """The four arrays of format 2 with so many rows each; see `metadata_of`.
+
+    Example:
+        ```python
+        arrays = l5.sized(scenes=2, frames=500, agents=9000)
+        ```
+    """
     rows = {SCENES: scenes, FRAMES: frames, AGENTS: agents, FACES: tl_faces}
     return {
         name: metadata_of(name, DTYPES[name], (rows[name],), chunks=chunks, compressor=compressor) for name in DTYPES

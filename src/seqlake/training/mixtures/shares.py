@@ -26,6 +26,11 @@ class Stream:
         proportion: Of all samples of an epoch, relative to the other streams' (then all have one).
         repeat: How often its samples come in an epoch.
         choose: How many samples come in an epoch.
+
+    Example:
+        ```python
+        streams = [Stream.of(web, proportion=0.7), Stream.of(code, proportion=0.3)]
+        ```
     """
 
     sizes: Ints = field(repr=False)

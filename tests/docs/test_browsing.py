@@ -1,0 +1,169 @@
+"""The built site in a browser: every page in both themes, the search, the six ways in, and no other machine."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import shutil
+import subprocess
+import sys
+import threading
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+import seqlake as sl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PATHS = ("lerobot", "rlds-or-hdf5", "mosaicml", "l5kit", "lake", "own-files")
+SEARCHES = {"LeRobotDataset": "lerobot", "normalize": "loader", "checksum": "checksums"}
+"""What is looked for -> a part of the address of one of the first results."""
+
+
+class Site(NamedTuple):
+    """The site as built, and where it is served."""
+
+    folder: Path
+    address: str
+
+    def pages(self) -> list[str]:
+        """Addresses of all pages, from the root."""
+        found = sorted(self.folder.rglob("index.html"))
+        return [f"/{one.parent.relative_to(self.folder).as_posix()}/".replace("/./", "/") for one in found]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """A server of files that prints nothing."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture(scope="module")
+def tools() -> Any:
+    loader = SourceFileLoader("_site", str(ROOT / "scripts" / "_site.py"))
+    module = module_from_spec(spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(tools: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Built once, as `scripts/docs` does, and served on this machine."""
+    if find_spec("zensical") is None or find_spec("mkdocstrings_handlers") is None:
+        pytest.skip("zensical and mkdocstrings are not installed: the extra `dev` brings them")
+    folder = tmp_path_factory.mktemp("site")
+    tools.copy(ROOT, folder)
+    command = [sys.executable, "-c", "from zensical.main import cli; cli()", "build", "--clean", "--strict"]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert built.returncode == 0, built.stdout + built.stderr
+    tools.mend(folder / "site")
+    handler = functools.partial(Quiet, directory=str(folder / "site"))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield Site(folder / "site", f"http://127.0.0.1:{server.server_port}")
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class Reader:
+    """A browser with one page, which notes what goes wrong."""
+
+    def __init__(self, browser: Any, site: Site) -> None:
+        self.site = site
+        self.wrong: list[str] = []
+        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
+        self.page = self.context.new_page()
+        self.page.on("console", lambda one: self.wrong.append(f"console: {one.text}") if one.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        self.page.on("requestfailed", lambda one: self.wrong.append(f"failed: {one.url}"))
+        self.context.on("request", self._note)
+        self.context.on(
+            "response", lambda one: self.wrong.append(f"{one.status}: {one.url}") if one.status >= 400 else None
+        )
+
+    def _note(self, request: Any) -> None:
+        if not request.url.startswith((self.site.address, "data:", "blob:")):
+            self.wrong.append(f"asks another machine: {request.url}")
+
+    def go(self, path: str) -> None:
+        self.page.goto(self.site.address + path)
+
+
+@pytest.fixture(scope="module")
+def reader(site: Site) -> Iterator[Reader]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield Reader(browser, site)
+        browser.close()
+
+
+def test_links_and_anchors_of_the_built_site_lead_somewhere(tools: Any, site: Site) -> None:
+    assert tools.check(site.folder) == []
+
+
+def test_every_public_name_is_on_a_page(tools: Any, site: Site) -> None:
+    """With its signature and its docstring."""
+    pages = "".join(page.read_text() for page in (site.folder / "reference" / "api").rglob("*.html"))
+    for names in tools._api.entries(ROOT / "src").values():
+        for entry in names:
+            assert f'id="{entry.path}"' in pages, entry
+
+
+def test_every_page_is_shown_in_both_themes(reader: Reader) -> None:
+    reader.wrong.clear()
+    pages = reader.site.pages()
+    assert len(pages) > 100
+    for path in pages:
+        reader.go(path)
+        shades = []
+        for scheme in ("light", "dark"):
+            reader.page.emulate_media(color_scheme=scheme)
+            shades.append(reader.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert len(set(shades)) == 2, (path, shades)
+        assert reader.page.locator("article h1").count() == 1, path
+        assert not reader.wrong, (path, reader.wrong)
+
+
+@pytest.mark.parametrize("term", SEARCHES)
+def test_the_search_finds(reader: Reader, term: str) -> None:
+    reader.wrong.clear()
+    reader.go("/")
+    reader.search(term)
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_the_six_ways_in_are_followed(reader: Reader, name: str) -> None:
+    """From the first page by clicking alone, to the code and on to the next page."""
+    reader.wrong.clear()
+    page = reader.page
+    reader.go("/")
+    page.locator("article").get_by_role("link", name="First batches", exact=True).click()
+    page.locator(f'article a[href*="{name}"]').first.click()
+    page.wait_for_url(f"**/start/{name}/")
+    assert "import seqlake as sl" in page.locator("article .highlight code").first.inner_text()
+    page.locator("article table a").last.click()
+    page.wait_for_load_state("load")
+    assert f"/start/{name}/" not in page.url
+    assert page.locator("article h1").count() == 1
+    assert not reader.wrong
+
+
+def test_the_version_is_shown(reader: Reader) -> None:
+    reader.go("/")
+    assert f"seqlake {sl.__version__}" in reader.page.locator("header").inner_text()
