@@ -265,9 +265,9 @@ class LanceReader(EngineReader):
     def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
         """Rows that follow each other."""
         file = self._file(columns, np.arange(start, start + count))
-        yield from file.read_range(start, count, batch_size=size).to_batches()
+        yield from self.sound(file.read_range(start, count, batch_size=size).to_batches())
 
     def taken(self, columns: list[str], rows: Ints) -> pa.RecordBatch:
         """Rows in ascending order."""
         parts = self._file(columns, rows).take_rows(rows.tolist(), batch_size=rows.size).to_batches()
-        return pa.Table.from_batches(list(parts)).combine_chunks().to_batches()[0]
+        return pa.Table.from_batches(list(self.sound(parts))).combine_chunks().to_batches()[0]

@@ -170,7 +170,7 @@ class VortexReader(EngineReader):
         """Rows that follow each other."""
         del size
         if (start, count) == (0, self.rows):
-            yield from _batches(self._file.scan(columns))
+            yield from self.sound(_batches(self._file.scan(columns)))
             return
         yield self.taken(columns, np.arange(start, start + count))
 
@@ -178,7 +178,7 @@ class VortexReader(EngineReader):
         """Rows in ascending order."""
         engine = require("vortex", extra="vortex")
         batches = _batches(self._file.scan(columns, indices=engine.array(pa.array(rows, pa.uint64()))))
-        return pa.Table.from_batches(list(batches)).combine_chunks().to_batches()[0]
+        return pa.Table.from_batches(list(self.sound(batches))).combine_chunks().to_batches()[0]
 
 
 def _batches(scanned: Any) -> Iterator[pa.RecordBatch]:

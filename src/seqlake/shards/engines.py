@@ -29,7 +29,7 @@ from seqlake.shards.writing import ColumnSteps, RowGroupWriter
 from seqlake.spec.schema import is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -565,6 +565,13 @@ class EngineReader:
             return bytes(_part(self.blob, start, stop))
         whole = b"".join(self._pieces(np.arange(first, last)))
         return whole[start - first * PIECE : stop - first * PIECE]
+
+    def sound(self, batches: Iterable[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
+        """Batches of the engine. Of bytes that were not compared it may make lists that point outside their memory."""
+        for batch in batches:
+            if self.trailer is None or not self._verify:
+                batch.validate(full=True)
+            yield batch
 
     def _batch_rows(self) -> int:
         """Rows of one batch: of about 16 MiB, as the file has them."""
