@@ -117,11 +117,14 @@ class LanceEngine(LakeEngine):
         with self._reading():
             refuse_unreadable(dataset, root=self._root)
             now = schemas.names_now(dataset.lance_schema)
+            store = open_store(self._root, storage=self._storage)
             return TableState(
                 version=self._described(dataset),
                 schema=_plain(dataset.schema),
                 mixtrain=_property(dataset),
-                files=FileList.of(fragment_file(one, now, root=self._root) for one in dataset.get_fragments()),
+                files=FileList.of(
+                    fragment_file(one, now, root=self._root, blob=store.blob) for one in dataset.get_fragments()
+                ),
             )
 
     def versions(self) -> Sequence[Version]:

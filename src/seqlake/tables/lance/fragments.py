@@ -71,13 +71,14 @@ class FragmentFile(TableFile):
         return f"{self.fragment}\0{sorted(self.now.items())!r}"
 
 
-def fragment_file(fragment: Any, now: Mapping[int, str], /, *, root: str) -> FragmentFile:
+def fragment_file(fragment: Any, now: Mapping[int, str], /, *, root: str, blob: Callable[[str], Blob]) -> FragmentFile:
     """A fragment as a file of a version.
 
     Args:
         fragment: A `LanceFragment`.
         now: Number of a column -> its name.
         root: For messages.
+        blob: Gives a file of the dataset.
 
     Raises:
         UnsupportedVersionError: It has something that is not read here: files elsewhere, columns that overlay others.
@@ -104,7 +105,7 @@ def fragment_file(fragment: Any, now: Mapping[int, str], /, *, root: str) -> Fra
         name=parts[0].path,
         rows=rows,
         nbytes=parts[0].nbytes,
-        deleted=_deleted(fragment, rows) if metadata.deletion_file is not None else None,
+        deleted=_deleted(fragment, rows, root=root, blob=blob) if metadata.deletion_file is not None else None,
         fragment=json.dumps(said, sort_keys=True),
         parts=parts,
         now=now,
@@ -138,10 +139,33 @@ def _parts(files: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
     )
 
 
-def _deleted(fragment: Any, rows: int) -> Ints:
-    addresses = fragment.scanner(columns=[], with_row_address=True).to_table()["_rowaddr"]
-    live = np.asarray(addresses).astype(np.uint64) & np.uint64(0xFFFFFFFF)
-    return np.setdiff1d(np.arange(rows, dtype=np.int64), live.astype(np.int64))
+def _deleted(fragment: Any, rows: int, *, root: str, blob: Callable[[str], Blob]) -> Ints:
+    """[deleted] the rows that are no more, ascending.
+
+    A list of them is an Arrow file, and read here: Lance ends the process over a damaged one. Bitmaps are for Lance.
+    """
+    path, declared = str(fragment.deletion_file()), int(fragment.metadata.deletion_file.num_deleted_rows or 0)
+    if not path.endswith(".arrow"):
+        addresses = fragment.scanner(columns=[], with_row_address=True).to_table()["_rowaddr"]
+        live = np.asarray(addresses).astype(np.uint64) & np.uint64(0xFFFFFFFF)
+        return np.setdiff1d(np.arange(rows, dtype=np.int64), live.astype(np.int64))
+    try:
+        file = blob(path)
+        (data,) = file.ranges(np.array([0]), np.array([file.size]))
+        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+        table.validate(full=True)
+        deleted = np.unique(np.asarray(table.column(0).cast(pa.int64())))
+    except (pa.ArrowException, OSError, IndexError) as error:
+        what = str(error).partition("\n")[0]
+    else:
+        if len(deleted) == declared and not table.column(0).null_count and (deleted < rows).all():
+            return deleted
+        what = f"it names {len(deleted)} rows, and the manifest {declared} of {rows}"
+    raise DamagedTableError(
+        f"The deleted rows of a fragment of {root} cannot be read: {path}: {what}.",
+        path=path,
+        hint="Restore the file from a copy, or open an older version.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
