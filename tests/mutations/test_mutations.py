@@ -19,6 +19,8 @@ SCRIPT = Path(__file__).with_name("mutating.py")
 LONG = 1000
 ENGINES = ("lance shards", "vortex shards", "lance dataset, manifests")
 RARE = {one for one in CASES if one.startswith(("lance ", "vortex ")) and one not in ENGINES}  # like these, in the soak
+# Files that others wrote have no checksums, and their engines' libraries end the process over some.
+DECODED_UNPROVEN = {"lance shards of others", "vortex shards of others", "lance dataset of others"}
 MOST_ENDS = 10  # crashes and hangs, after which no more are looked for
 COUNTED = ("mutations", "right", "refused", "over_2_gb", "bare", "wrong")
 FAST = {"user's cache", "receipts", "statistics", "mixtrain.json"}
@@ -58,6 +60,8 @@ def check(found: Counts, reader: str) -> None:
     found.keep()
     assert found.mutations
     allowed = {"wrong"} if CASES[reader].cause else set()
+    if reader in DECODED_UNPROVEN:
+        allowed.add("crash")
     assert not found.bad().keys() - allowed, (found.bad(), found.examples)
 
 
