@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from seqlake.errors import SeqlakeError
 from seqlake.executors import executor_of, in_order, numbered
+from seqlake.files.locations import is_local, local_path
 from seqlake.packing import pack, unpack
 
 if TYPE_CHECKING:
@@ -161,7 +162,13 @@ class RecordedRun:
 
     def __init__(self, how: _Folder, identity: Mapping[str, Any], /) -> None:
         self._how = how
-        self.folder = Path(how.folder)
+        if not is_local(os.fspath(how.folder)):
+            raise SeqlakeError(
+                f"Receipts lie in a folder that all machines reach, found {os.fspath(how.folder)!r}.",
+                path=os.fspath(how.folder),
+                hint="Datasets may lie in buckets; receipts need a file system: NFS, Lustre, a mounted volume.",
+            )
+        self.folder = local_path(os.fspath(how.folder))
         self._passes = 0
         self._mark = ""
         self._divided = True
@@ -426,8 +433,8 @@ def begun(
         executor: Any; all others are handed on as they are.
         verb: What runs.
         identity: What must be equal in all processes: plain values, others by their `repr`; functions are called.
-        goes_on: Whether more passes follow a first one, whose tasks need what that gave; then nothing may be committed
-            within the block, since the last share to end comes to its end.
+        goes_on: Whether more passes follow a first one, whose tasks need what that gave; then `stop` comes before what
+            only one process may do, since the last share to end gets there.
 
     Example:
         >>> with begun(executor_of("processes", workers=1), "statistics", {"columns": ["action"]}) as executor:
