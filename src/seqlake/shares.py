@@ -132,6 +132,9 @@ class Share(_Folder):
         if not 0 <= self.number < self.of:
             raise ValueError(f"Expected a share from 0 to {self.of - 1} of {self.of}, found {self.number}.")
 
+    def __str__(self) -> str:
+        return f"Share {self.number} of {self.of}"
+
     def __enter__(self) -> Self:
         return self
 
@@ -361,7 +364,7 @@ class RecordedRun:
             if time.monotonic() >= until:
                 break
             time.sleep(_ASK_SECONDS)
-        raise Ended(f"Share {self._how.number} of {self._of} has done its tasks.")
+        raise Ended(f"{self._how} has done its tasks.")
 
     def _missing(self, shares: Sequence[int], what: str) -> SeqlakeError:
         names = ", ".join(map(str, shares[:_FEW])) + (f" and {len(shares) - _FEW} more" if len(shares) > _FEW else "")
@@ -382,7 +385,7 @@ class RecordedRun:
             Ended: This is a share.
         """
         if isinstance(self._how, Share):
-            raise Ended(f"Share {self._how.number} of {self._of} has done its tasks.")
+            raise Ended(f"{self._how} has done its tasks.")
 
     def close(self) -> None:
         """The run is over: its receipts are removed; of shares it stays on record that they have nothing to do."""

@@ -19,6 +19,13 @@ def small_parts(monkeypatch) -> None:
     monkeypatch.setattr("seqlake.tables.standalone.adopting._FILES_PER_TASK", 1)
 
 
+def test_what_is_taken_over_as_it_is_has_nothing_to_divide(run, arm, tmp_path) -> None:
+    ran = shares(run, "convert", arm, tmp_path / "out", work=tmp_path / "work")
+    assert ran.code == 0, ran.err
+    assert sl.open(tmp_path / "out").to_arrow().equals(sl.open(arm).to_arrow())
+    assert [version.operation for version in sl.open(tmp_path / "out").versions()] == ["create", "adopt"]
+
+
 @pytest.fixture
 def arm(tmp_path) -> Path:
     samples.arm_dataset(tmp_path / "arm", count=6, rows_per_shard=2)
@@ -31,7 +38,7 @@ def shares(run, *command: object, work: Path, of: int = 2):
         ran = run(*command, "--work", work, "--task", f"{number}/{of}", "--jobs", 1)
         assert ran.code == 0, ran.err
         assert ran.out == ""
-        assert f"Share {number} of {of} has done its tasks." in ran.err
+        assert f"Share {number} of {of} has done its tasks" in ran.err
     return run(*command, "--work", work, "--finish")
 
 
@@ -124,7 +131,7 @@ def test_shares_of_another_number_or_verb_are_refused(run, arm, tmp_path) -> Non
         (["repack", arm, tmp_path / "other", "--task", "1/2"], "out differ"),
         (["repack", arm, tmp_path / "out", "--rows-per-shard", 1, "--task", "1/2"], "shape differ"),
         (["compact", arm, "--rows-per-shard", 9, "--finish"], "verb, version differ"),
-        (["convert", arm, tmp_path / "other", "--images", "bytes", "--files", "copy", "--finish"], "verb"),
+        (["convert", arm, tmp_path / "other", "--where", "reward > -1e9", "--finish"], "verb"),
     ):
         ran = run(*command, "--work", work)
         assert ran.code == 1, (command, ran.out)

@@ -66,7 +66,7 @@ def three(ds: Any) -> int:
 VERBS: dict[str, Callable[[Any, Path, Any], Any]] = {
     "convert": lambda ds, out, on: sl.convert(ds, out, bytes_per_part=2000, on=on or HERE),
     "convert to others": lambda ds, out, on: sl.convert(
-        ds.select("sequence_id", "action"), out, to="mcap", on=on or HERE
+        ds.select("sequence_id", "action"), out, to="mcap", bytes_per_part=500, on=on or HERE
     ),
     "repack": lambda ds, out, on: sl.repack(ds, out, on=on),
     "repack by rows": lambda ds, out, on: sl.repack(ds, out, rows_per_shard=5, on=on),
