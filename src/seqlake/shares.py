@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from seqlake.errors import SeqlakeError
 from seqlake.executors import executor_of, in_order, numbered
+from seqlake.files.locations import is_local, local_path
 from seqlake.packing import pack, unpack
 
 if TYPE_CHECKING:
@@ -131,6 +132,9 @@ class Share(_Folder):
         if not 0 <= self.number < self.of:
             raise ValueError(f"Expected a share from 0 to {self.of - 1} of {self.of}, found {self.number}.")
 
+    def __str__(self) -> str:
+        return f"Share {self.number} of {self.of}"
+
     def __enter__(self) -> Self:
         return self
 
@@ -161,7 +165,13 @@ class RecordedRun:
 
     def __init__(self, how: _Folder, identity: Mapping[str, Any], /) -> None:
         self._how = how
-        self.folder = Path(how.folder)
+        if not is_local(os.fspath(how.folder)):
+            raise SeqlakeError(
+                f"Receipts lie in a folder that all machines reach, found {os.fspath(how.folder)!r}.",
+                path=os.fspath(how.folder),
+                hint="Datasets may lie in buckets; receipts need a file system: NFS, Lustre, a mounted volume.",
+            )
+        self.folder = local_path(os.fspath(how.folder))
         self._passes = 0
         self._mark = ""
         self._divided = True
@@ -354,7 +364,7 @@ class RecordedRun:
             if time.monotonic() >= until:
                 break
             time.sleep(_ASK_SECONDS)
-        raise Ended(f"Share {self._how.number} of {self._of} has done its tasks.")
+        raise Ended(f"{self._how} has done its tasks.")
 
     def _missing(self, shares: Sequence[int], what: str) -> SeqlakeError:
         names = ", ".join(map(str, shares[:_FEW])) + (f" and {len(shares) - _FEW} more" if len(shares) > _FEW else "")
@@ -375,7 +385,7 @@ class RecordedRun:
             Ended: This is a share.
         """
         if isinstance(self._how, Share):
-            raise Ended(f"Share {self._how.number} of {self._of} has done its tasks.")
+            raise Ended(f"{self._how} has done its tasks.")
 
     def close(self) -> None:
         """The run is over: its receipts are removed; of shares it stays on record that they have nothing to do."""
@@ -426,8 +436,8 @@ def begun(
         executor: Any; all others are handed on as they are.
         verb: What runs.
         identity: What must be equal in all processes: plain values, others by their `repr`; functions are called.
-        goes_on: Whether more passes follow a first one, whose tasks need what that gave; then nothing may be committed
-            within the block, since the last share to end comes to its end.
+        goes_on: Whether more passes follow a first one, whose tasks need what that gave; then `stop` comes before what
+            only one process may do, since the last share to end gets there.
 
     Example:
         >>> with begun(executor_of("processes", workers=1), "statistics", {"columns": ["action"]}) as executor:

@@ -37,6 +37,7 @@ SMALL = {  # several tasks of few rows
     "seqlake.computing.ROWS_PER_TASK": 2,
     "seqlake.computing.ROWS_WITH_FILES": 2,
     "seqlake.dataset.validation.checking._ROWS_OF_TASK": 2,
+    "seqlake.dataset.similarity._PAIRS": 5,
     "seqlake.tables.standalone.adopting._FILES_PER_TASK": 1,
 }
 
@@ -55,15 +56,24 @@ def totals() -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 COLUMNS = {"sum": pa.float64(), "picture": sl.Image(format="png")}
+
+
+def three(ds: Any) -> int:
+    """Bytes that three shards fill."""
+    return int(2.2 * max(shard.nbytes for shard in ds.shards()))
+
+
 VERBS: dict[str, Callable[[Any, Path, Any], Any]] = {
     "convert": lambda ds, out, on: sl.convert(ds, out, bytes_per_part=2000, on=on or HERE),
-    "convert to others": lambda ds, out, on: sl.convert(ds.select("action"), out, to="mcap", on=on or HERE),
+    "convert to others": lambda ds, out, on: sl.convert(
+        ds.select("sequence_id", "action"), out, to="mcap", bytes_per_part=500, on=on or HERE
+    ),
     "repack": lambda ds, out, on: sl.repack(ds, out, on=on),
     "repack by rows": lambda ds, out, on: sl.repack(ds, out, rows_per_shard=5, on=on),
     "trim": lambda ds, out, on: sl.trim(ds, out, start=2, stop=8, on=on),
     "segment": lambda ds, out, on: sl.segment(ds, out, by="label", on=on),
-    "resample": lambda ds, out, on: sl.resample(ds.select("action", "label"), out, fps=25, on=on),
-    "compact": lambda ds, out, on: sl.compact(ds, on=on),
+    "resample": lambda ds, out, on: sl.resample(ds.select("sequence_id", "action", "label"), out, fps=25, on=on),
+    "compact": lambda ds, out, on: sl.compact(ds, bytes_per_shard=three(ds), on=on),
     "index": lambda ds, out, on: sl.index(ds, on=on),
     "prepare": lambda ds, out, on: sl.prepare(ds, {"cam": (8, 8)}, codec="mjpeg", on=on or HERE),
     "validate": lambda ds, out, on: sl.validate(ds, depth="decode", on=on),
@@ -73,7 +83,7 @@ VERBS: dict[str, Callable[[Any, Path, Any], Any]] = {
     "compute": lambda ds, out, on: sl.compute(ds, totals(), COLUMNS, read=["action"], on=on or HERE),
 }
 WRITERS = {"convert", "repack", "repack by rows", "trim", "segment", "resample"}
-PASSES = {"statistics": 4}  # of others one
+PASSES = {"statistics": 3}  # of others one
 
 
 def record(place: Path) -> None:
@@ -142,8 +152,8 @@ def outcome(verb: str, place: Path, out: Path, on: Any) -> Any:
     pixels = {name: frames(name, new) for name in new.schema if new.schema[name].medium is not None}
     flat = [shard.open().flat(name) is not None for shard in new.shards() for name in ("action", "pose") if name in new]
     history = [(version.operation, version.rows) for version in new.versions()]
-    more = (given.left_out, [one.how for one in given.files]) if verb in {"trim", "segment"} else ()
-    return rows.to_pydict(), pixels, [shard.rows for shard in new.shards()], flat, history, more
+    more = (given.left_out, given.files) if verb in {"trim", "segment"} else ()
+    return rows.to_pydict(), pixels, all(flat), history, more, [shard.rows for shard in new.shards()]
 
 
 def die_after(receipts: int) -> None:

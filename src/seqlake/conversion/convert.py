@@ -49,7 +49,7 @@ from seqlake.files.room import room_in
 from seqlake.grouping import OPTIONS
 from seqlake.protocols import Mapped, Readable, is_readable
 from seqlake.receipts import WorkFolder
-from seqlake.shares import Finish, RecordedRun, Resumable, Share, begun, inner_of
+from seqlake.shares import Ended, Finish, RecordedRun, Resumable, Share, begun, inner_of
 from seqlake.versions import shard_formats
 
 if TYPE_CHECKING:
@@ -375,6 +375,8 @@ class Conversion:
         _warn_of_losses(self.planned)
         with room_in(self.place):
             if self.adopted is not None and isinstance(self.target, TableTarget):
+                if isinstance(executor, Share):
+                    raise Ended(f"{executor} has done its tasks: none, since shards are taken over as they are.")
                 return _adopted(self.adopted, self.target)
             if isinstance(executor, Resumable):
                 work, executor = executor.folder, inner_of(executor)

@@ -29,7 +29,7 @@ from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
 from seqlake.executors import executor_of, in_order
 from seqlake.files.checksums import digest_of, seal
 from seqlake.media import depth_levels
-from seqlake.shares import begun
+from seqlake.shares import RecordedRun, begun
 from seqlake.spec.schema import is_number
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ def statistics(
                 kept[name] = statistics_of(
                     source, name, sorted(every), workers=threads, executor=run, progress=progress
                 )
+            if isinstance(run, RecordedRun):
+                run.stop()
             _write(source, kept)
     return Statistics({name: _with_points(kept[name], points) for name in names}, rows=_rows(source))
 
