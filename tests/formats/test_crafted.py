@@ -158,12 +158,14 @@ def test_a_frame_whose_steps_jump_is_put_in_order_and_twice_the_same_step_is_ref
     with pytest.raises(SeqlakeError, match="'a'"):
         list(sl.scan(rows, sequence_id="e", steps="t"))
     rows.loc[2, "t"] = np.nan
-    with pytest.raises(SeqlakeError, match="'a'"):
+    with pytest.raises(SeqlakeError, match="1 samples have no 't'"):
         list(sl.scan(rows, sequence_id="e", steps="t"))
 
 
 def test_videos_beside_hdf5_that_are_missing_or_lie_elsewhere(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
+    from seqlake.formats import hdf5
+
     folder = tmp_path / "demos"
     folder.mkdir()
     (tmp_path / "secret.mp4").write_bytes(b"not yours")
@@ -172,12 +174,13 @@ def test_videos_beside_hdf5_that_are_missing_or_lie_elsewhere(tmp_path: Path) ->
             file["action"] = np.zeros((3, 2), "f4")
     (folder / "a.mp4").write_bytes(b"here")
     cam = {"type": "video", "source": "file:{stem}.mp4"}
-    read = sl.scan(folder, map={"action": "action", "cam": cam})
-    assert [(one.sequence_id, one.location) for one in sl.validate(read, depth="files").errors] == [("b", "b.mp4")]
-    with pytest.raises(SeqlakeError, match=r"b\.mp4"):
-        sl.convert(read, tmp_path / "out", workers=1, progress=False)
-    with pytest.raises(SeqlakeError, match="secret"):
-        sl.scan(folder, map={"action": "action", "cam": cam | {"source": "file:../secret.mp4"}})
+    read = hdf5.scan(str(folder), map={"action": "action", "cam": cam})
+    said = [one for one in read.check("rows") if one.code == "hdf5-missing"]
+    assert [(one.column, one.sequence_id) for one in said] == [("cam", "b")], said
+    assert sl.scan(read).to_arrow()["cam"].is_null().to_pylist() == [False, True]
+    outside = hdf5.scan(str(folder), map={"action": "action", "cam": cam | {"source": "file:../secret.mp4"}})
+    assert sl.scan(outside).to_arrow()["cam"].null_count == 2
+    assert [one.column for one in outside.check("rows") if one.code == "hdf5-missing"] == ["cam"]
 
 
 def test_files_that_rows_of_hugging_face_name_and_that_are_missing(tmp_path: Path) -> None:
@@ -190,6 +193,7 @@ def test_files_that_rows_of_hugging_face_name_and_that_are_missing(tmp_path: Pat
     pq.write_table(table, tmp_path / "data/train-00000-of-00001.parquet")
     read = sl.scan(tmp_path)
     assert len(read) == 2
-    for to in ("huggingface", None):
+    for to, more in (("huggingface", {}), (None, {"sequence_id": True})):
         with pytest.raises(SeqlakeError, match=r"gone\.png"):
-            sl.convert(read, tmp_path / f"out-{to}", to=to, workers=1, progress=False)
+            sl.convert(read, tmp_path / f"out-{to}", to=to, workers=1, progress=False, **more)
+        assert not list(tmp_path.glob(f"out-{to}/*"))
