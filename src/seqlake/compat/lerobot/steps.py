@@ -75,7 +75,7 @@ def _tensors(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
     def tensor(value: Any) -> Any:
         if value is None or isinstance(value, str):
             return value
-        if not hasattr(value, "getbands"):
+        if not hasattr(value, "mode"):
             return torch.tensor(value)
         pixels = np.array(value)
         pixels = np.ascontiguousarray(np.moveaxis(pixels.reshape(*pixels.shape[:2], -1), -1, 0))
