@@ -73,9 +73,8 @@ def _package() -> Any:
     try:
         return importlib.import_module("datasets")
     except ImportError as error:
-        raise MissingDependencyError(
-            "This needs the package 'datasets', as lerobot does: pip install datasets"
-        ) from error
+        text = "This needs the package 'datasets', as lerobot does: pip install datasets"
+        raise MissingDependencyError(text) from error
 
 
 def _tensors(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
