@@ -45,7 +45,13 @@ def steps_of(
     known = all(one["dtype"] in {*_PLAIN, "video", "image"} for one in features.values())
     made_of = hf_features(features) if known else None  # of other kinds the files themselves say what they are
     paths = [str(path) for path in sorted((root / "data").glob("*/*.parquet"))]
-    steps = datasets.Dataset.from_parquet(paths, filters=kept, features=made_of)
+    hidden = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        steps = datasets.Dataset.from_parquet(paths, filters=kept, features=made_of)
+    finally:
+        if not hidden:
+            datasets.enable_progress_bars()
     steps.set_transform(_tensors)
     return steps
 
