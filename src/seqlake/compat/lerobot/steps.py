@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
-from seqlake.errors import DatasetNotFoundError
+from seqlake.errors import DatasetNotFoundError, MissingDependencyError
 from seqlake.files.locations import is_local
 from seqlake.plugins import require
 
@@ -32,26 +34,31 @@ def steps_of(
         DatasetNotFoundError: The folder is not on this machine.
         MissingDependencyError: `datasets` or torch is not installed.
     """
-    datasets = require("datasets", extra="huggingface")
+    datasets = _package()
     if not is_local(str(root)) or not root.is_dir():
         raise DatasetNotFoundError(
             f"{root} is no folder of this machine, and `datasets` reads its Parquet files itself.",
             path=str(root),
             hint="Ask the dataset for items, or download the folder first.",
         )
-    field = require("pyarrow.dataset", extra="huggingface").field
-    kept = None if episodes is None else field("episode_index").isin(sorted({*episodes}))
+    kept = None if episodes is None else pc.field("episode_index").isin(sorted({*episodes}))
     known = all(one["dtype"] in {*_PLAIN, "video", "image"} for one in features.values())
     made_of = hf_features(features) if known else None  # of other kinds the files themselves say what they are
     paths = [str(path) for path in sorted((root / "data").glob("*/*.parquet"))]
-    steps = datasets.Dataset.from_parquet(paths, filters=kept, features=made_of)
+    hidden = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        steps = datasets.Dataset.from_parquet(paths, filters=kept, features=made_of)
+    finally:
+        if not hidden:
+            datasets.enable_progress_bars()
     steps.set_transform(_tensors)
     return steps
 
 
 def hf_features(features: Mapping[str, Mapping[str, Any]], /) -> Any:
     """`datasets.Features` of steps; videos are none of them."""
-    datasets = require("datasets", extra="huggingface")
+    datasets = _package()
     chosen: dict[str, Any] = {}
     for name, one in features.items():
         shape: Sequence[int] = tuple(one["shape"])
@@ -68,6 +75,14 @@ def hf_features(features: Mapping[str, Mapping[str, Any]], /) -> Any:
     return datasets.Features(chosen)
 
 
+def _package() -> Any:
+    try:
+        return importlib.import_module("datasets")
+    except ImportError as error:
+        text = "This needs the package 'datasets', as lerobot does: pip install datasets"
+        raise MissingDependencyError(text) from error
+
+
 def _tensors(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Numbers as tensors, pictures as float32 [channels, height, width] from 0 to 1; texts and nulls as they are."""
     torch = require("torch", extra="torch")
@@ -75,7 +90,7 @@ def _tensors(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
     def tensor(value: Any) -> Any:
         if value is None or isinstance(value, str):
             return value
-        if not hasattr(value, "getbands"):
+        if not hasattr(value, "mode"):
             return torch.tensor(value)
         pixels = np.array(value)
         pixels = np.ascontiguousarray(np.moveaxis(pixels.reshape(*pixels.shape[:2], -1), -1, 0))
