@@ -7,9 +7,10 @@ Prints a table and writes `benchmarks/results/scale.json` and `scale.md`.
 
 How it is measured. The verbs run one after the other in a process that has imported what it needs and done each once
 with next to nothing; files lie in the page cache. *One thread* is one process held to one core, with one thread in
-every library; *two processes* and *Ray* are two workers, each of one thread. The start of worker processes counts, that
-of Ray (`ray.init` and one empty task for each worker) does not: a cluster is there already. The ways run in turn, some
-rounds of each; medians count, and ratios are of medians.
+every library; *two processes* and *Ray* are two workers, each of one thread. Two tasks of nothing were run before, so
+that Ray's workers are there, and the server that the processes are forked from, which has imported what they need (a
+second, once a process); that they are forked counts. The ways run in turn, some rounds of each; medians count, and
+ratios are of medians.
 
 Signals are float32 [T, 48] of 20 000 steps; films are H.264 of 320x240. Rows with signals are read from the same
 Parquet files by both; the model is a small convolution of torch on eight frames of each film, by PyAV where the engine
@@ -21,6 +22,7 @@ vectors in memory that was touched before; the files are mapped by the first que
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import shutil
@@ -34,9 +36,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import torch  # here, so that what processes are forked from has it
 from pages import Checks, conditions, save, verdicts
 
 import seqlake as sl
+from seqlake.executors import in_order
 from seqlake.executors.processes import Processes
 
 if TYPE_CHECKING:
@@ -46,6 +50,10 @@ HERE = Path(__file__).parent
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ARROW_NUM_THREADS")
 STEPS, DIM, FRAMES, WIDTH, HEIGHT, SEEN = 20_000, 48, 48, 320, 240, 8
 VERBS = ("convert", "validate", "statistics", "prepare", "compute")
+WORKERS_NEED = (
+    "seqlake.computing.working", "seqlake.conversion.convert", "seqlake.copies.preparing", "seqlake.dataset.statistics",
+    "seqlake.dataset.validation", "seqlake.dataset.writing.sink",
+)  # fmt: skip
 ONE, TWO, RAY = "one thread", "two processes", "Ray"
 
 
@@ -82,8 +90,6 @@ class Model:
     """A small convolution; built once in each worker."""
 
     def __init__(self) -> None:
-        import torch
-
         torch.set_num_threads(1)
         torch.manual_seed(0)
         self.layers = torch.nn.Sequential(
@@ -93,8 +99,6 @@ class Model:
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
         """[N, height, width, 3] -> [128], their mean."""
-        import torch
-
         with torch.no_grad():
             pixels = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2).float() / 255
             return np.asarray(self.layers(pixels).mean(0))
@@ -187,11 +191,10 @@ def started_ray() -> Any:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables})
 
     @ray.remote
-    def ready() -> int:
-        import seqlake  # noqa: F401 - so that it is imported
-
-        time.sleep(1)
-        return os.getpid()
+    def ready() -> None:
+        for name in ("scale", "pandas", "av", *WORKERS_NEED):
+            importlib.import_module(name)
+        time.sleep(2)  # so that the other tasks go to another worker
 
     ray.get([ready.remote() for _ in range(4)])
     return Ray(workers=2)
@@ -203,6 +206,7 @@ def acts(way: str, folder: str) -> None:
     with tempfile.TemporaryDirectory() as out:
         for verb in VERBS:  # what the first use imports
             timed(lambda verb=verb: act(verb, Path(folder, "warm"), Path(out), Processes(workers=1)))
+    in_order(on, abs, [-1, -2])  # who serves forks is there from now on, as the cluster is
     for verb in VERBS:
         with tempfile.TemporaryDirectory(dir=folder) as out:
             seconds = timed(lambda verb=verb, out=out: act(verb, Path(folder), Path(out), on))
@@ -309,14 +313,21 @@ PARTS = {
 }  # fmt: skip
 
 
+def python_of(part: str) -> str:
+    """What runs a part: Daft has an environment of its own where `peers/setup` made one."""
+    daft = Path(os.environ.get("SEQLAKE_DAFT_PYTHON") or HERE / ".venv-daft" / "bin" / "python")
+    return str(daft) if part == "daft" and daft.exists() else sys.executable
+
+
 def child(part: str, *arguments: object, threads: bool = False) -> list[dict[str, Any]]:
     """The lines of a part, or none where it cannot be measured here."""
     environment = {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]),
         **({} if threads else dict.fromkeys(THREADS, "1")),
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     }
-    command = [sys.executable, __file__, "--part", part, *map(str, arguments)]
+    command = [python_of(part), __file__, "--part", part, *map(str, arguments)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     except subprocess.TimeoutExpired:
@@ -352,7 +363,7 @@ def measured(folder: Path, *, rounds: int) -> dict[str, Any]:
         report["ways"][part] = ways
         print(part, ways, flush=True)
     if not report["ways"]["daft"]:
-        report["missing"].append("Daft is not installed, or not for this Python and this pyarrow")
+        report["missing"].append("Daft is not there: `PEERS=daft benchmarks/peers/setup` makes its environment")
     return report
 
 
@@ -398,6 +409,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="little data, one round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--signals", type=int, default=128)
+    parser.add_argument("--films", type=int, default=128)
+    parser.add_argument("--vectors", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "scale.json")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
@@ -409,7 +423,7 @@ def main() -> None:
 
     sizes = {"signals": 24, "films": 128, "vectors": 50_000}
     if not args.small:
-        sizes = {"signals": 200, "films": 512, "vectors": 1_000_000}
+        sizes = {"signals": args.signals, "films": args.films, "vectors": args.vectors}
     folder = Path(tempfile.mkdtemp(prefix="seqlake-scale-", dir=args.folder))
     try:
         make(folder, **sizes)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 60.0
 
-SHARED = ("pandas", "av", "duckdb")
+SHARED = ("pandas", "av", "duckdb", "torch")
 """Packages that take long to import and start no threads by that, as far as workers are like the process that asks."""
 
 
@@ -34,7 +34,7 @@ class Processes:
     Attributes:
         workers: Processes; None: one per core.
         preload: Modules that workers need, imported once for all of them (where there is a forkserver, if this is the
-            first to start one); by default what this process has imported of seqlake and of `SHARED`.
+            first to start one), besides what this process has imported of seqlake and of `SHARED`.
     """
 
     workers: int | None = None
@@ -62,8 +62,9 @@ class Processes:
             return
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         if method == "forkserver":
-            # A run may start workers several times, and each would import the same for a second.
-            multiprocessing.set_forkserver_preload(["__main__", *(self.preload or _imported())])
+            # A run may start workers several times, and each would import the same for a second; and it imports the
+            # script that asks anew, whatever is preloaded (Python before 3.14), with all that this has at its top.
+            multiprocessing.set_forkserver_preload(["__main__", *self.preload, *_imported()])
         context = multiprocessing.get_context(method)
         pool = ProcessPoolExecutor(count, mp_context=context, initializer=_hold, initargs=(pickle.dumps(function),))
         running: dict[Future[Result], Task] = {pool.submit(_held, task): task for task in tasks}
