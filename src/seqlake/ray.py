@@ -121,8 +121,7 @@ def _planned_read(data: Any, content: _Rows | _Windows) -> Any:
 
 def _tasks_at_least() -> int:
     """Some for each core that there is, so that none waits long for the last."""
-    import ray
-
+    ray = require("ray", extra="ray")
     cores = ray.cluster_resources().get("CPU", 1) if ray.is_initialized() else os.cpu_count() or 1
     return _TASKS_PER_CORE * max(1, int(cores))
 

@@ -80,7 +80,7 @@ class QuantileSearch:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=Lock())
-        self._counted = {place: _dense(*some, self._bins) for place, some in state["_counted"].items()}
+        self._counted = {place: _dense(bins, counts, self._bins) for place, (bins, counts) in state["_counted"].items()}
 
     def blank(self) -> QuantileSearch:
         """One of the same pass that has seen no numbers, for another process; `absorb` takes in what it sees there."""
