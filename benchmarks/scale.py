@@ -2,26 +2,31 @@
 
 Prints a table and writes `benchmarks/results/scale.json` and `scale.md`.
 
-    python benchmarks/scale.py            some twelve minutes, 4 GB of disk and of memory
+    python benchmarks/scale.py            some eight minutes, 4 GB of disk and of memory
     python benchmarks/scale.py --small    two minutes
 
-How it is measured. Every verb runs in a process of its own, which has imported what it needs and read the files once.
-*One thread* is one process held to one core, with one thread in every library; *two processes* and *Ray* are two
-workers, each of one thread. The start of worker processes counts, that of Ray (`ray.init` and one empty task for each
-worker) does not: a cluster is there already. Each runs some rounds in turn; the best counts, since other work on the
-machine only ever makes things slower. Ratios are of best times.
+How it is measured. The verbs run one after the other in a process that has imported what it needs and done each once
+with next to nothing; files lie in the page cache. *One thread* is one process held to one core, with one thread in
+every library; *two processes* and *Ray* are two workers, each of one thread. Two tasks of nothing were run before, so
+that Ray's workers are there, and the server that the processes are forked from, which has imported what they need (a
+second, once a process); that they are forked counts. The ways run in turn, some rounds of each; medians count, and
+ratios are of medians.
 
 Signals are float32 [T, 48] of 20 000 steps; films are H.264 of 320x240. Rows with signals are read from the same
 Parquet files by both; the model is a small convolution of torch on eight frames of each film, by PyAV where the engine
-has no decoder. NumPy's matrix product is of the same vectors in memory that was touched before.
+has no decoder. Two actors of Ray Data ask for half a core each, since two that ask for a whole one leave none of the
+cluster's two for its own tasks that read and write, and nothing ever ends. NumPy's matrix product is of the same
+vectors in memory that was touched before; the files are mapped by the first question, whose time is given beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,9 +36,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import torch  # here, so that what processes are forked from has it
 from pages import Checks, conditions, save, verdicts
 
 import seqlake as sl
+from seqlake.executors import in_order
 from seqlake.executors.processes import Processes
 
 if TYPE_CHECKING:
@@ -43,6 +50,10 @@ HERE = Path(__file__).parent
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ARROW_NUM_THREADS")
 STEPS, DIM, FRAMES, WIDTH, HEIGHT, SEEN = 20_000, 48, 48, 320, 240, 8
 VERBS = ("convert", "validate", "statistics", "prepare", "compute")
+WORKERS_NEED = (
+    "seqlake.computing.working", "seqlake.conversion.convert", "seqlake.copies.preparing", "seqlake.dataset.statistics",
+    "seqlake.dataset.validation", "seqlake.dataset.writing.sink",
+)  # fmt: skip
 ONE, TWO, RAY = "one thread", "two processes", "Ray"
 
 
@@ -79,8 +90,6 @@ class Model:
     """A small convolution; built once in each worker."""
 
     def __init__(self) -> None:
-        import torch
-
         torch.set_num_threads(1)
         torch.manual_seed(0)
         self.layers = torch.nn.Sequential(
@@ -90,8 +99,6 @@ class Model:
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
         """[N, height, width, 3] -> [128], their mean."""
-        import torch
-
         with torch.no_grad():
             pixels = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2).float() / 255
             return np.asarray(self.layers(pixels).mean(0))
@@ -184,25 +191,26 @@ def started_ray() -> Any:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables})
 
     @ray.remote
-    def ready() -> int:
-        import seqlake  # noqa: F401 - so that it is imported
-
-        time.sleep(1)
-        return os.getpid()
+    def ready() -> None:
+        for name in ("scale", "pandas", "av", *WORKERS_NEED):
+            importlib.import_module(name)
+        time.sleep(2)  # so that the other tasks go to another worker
 
     ray.get([ready.remote() for _ in range(4)])
     return Ray(workers=2)
 
 
-def one_act(way: str, verb: str, folder: str, rounds: str) -> None:
-    """In a process of its own: the seconds of each round."""
+def acts(way: str, folder: str) -> None:
+    """In a process of its own: the seconds of each verb."""
     on = executor(way)
-    if way != RAY:  # what the first use imports
-        with tempfile.TemporaryDirectory() as out:
-            act(verb, Path(folder, "warm"), Path(out), Processes(workers=1)) if verb != "compute" else None
-    for _ in range(int(rounds)):
+    with tempfile.TemporaryDirectory() as out:
+        for verb in VERBS:  # what the first use imports
+            timed(lambda verb=verb: act(verb, Path(folder, "warm"), Path(out), Processes(workers=1)))
+    in_order(on, abs, [-1, -2])  # who serves forks is there from now on, as the cluster is
+    for verb in VERBS:
         with tempfile.TemporaryDirectory(dir=folder) as out:
-            print(json.dumps({"seconds": timed(lambda out=out: act(verb, Path(folder), Path(out), on))}), flush=True)
+            seconds = timed(lambda verb=verb, out=out: act(verb, Path(folder), Path(out), on))
+            print(json.dumps({"way": verb, "seconds": seconds}), flush=True)
 
 
 # ---- beside the engines
@@ -221,12 +229,13 @@ def reading(folder: str, rounds: str) -> None:
             str(Path(folder, "signals", "data")), columns=["sequence_id", "action"]
         ),
     }
-    for _ in range(int(rounds)):
+    for number in range(1 + int(rounds)):  # the first imports what it needs
         for way, made in ways.items():
             began = time.perf_counter()
             rows = sum(len(table) for table in made().iter_batches(batch_format="pyarrow", batch_size=None))
             assert rows == len(ds)
-            print(json.dumps({"way": way, "seconds": time.perf_counter() - began}), flush=True)
+            if number:
+                print(json.dumps({"way": way, "seconds": time.perf_counter() - began}), flush=True)
 
 
 def nearest(folder: str, rounds: str) -> None:
@@ -236,13 +245,20 @@ def nearest(folder: str, rounds: str) -> None:
     matrix = np.concatenate([np.asarray(one.flatten(), np.float32).reshape(-1, 256) for one in batches])
     vector = np.random.default_rng(1).standard_normal(256, dtype=np.float32)
     best = np.argsort(-(matrix @ vector))[:20].tolist()
+    first = timed(lambda: sl.nearest(ds, "embedding", vector, k=20, metric="dot"))
+    print(json.dumps({"way": "sl.nearest, the first question", "seconds": first}), flush=True)
     assert [one.row for one in sl.nearest(ds, "embedding", vector, k=20, metric="dot")] == best
-    for _ in range(3 * int(rounds)):
-        for way, call in (
-            ("NumPy's matrix product", lambda: matrix @ vector),
-            ("sl.nearest, dot", lambda: sl.nearest(ds, "embedding", vector, k=20, metric="dot")),
-            ("sl.nearest, cosine", lambda: sl.nearest(ds, "embedding", vector, k=20)),
-        ):
+    many = np.random.default_rng(2).standard_normal((64, 256), dtype=np.float32)
+    for number in range(5 * int(rounds)):
+        ways = {
+            "NumPy's matrix product": lambda: matrix @ vector,
+            "sl.nearest, dot": lambda: sl.nearest(ds, "embedding", many[number % 64], k=20, metric="dot"),  # noqa: B023
+            "sl.nearest, cosine": lambda: sl.nearest(ds, "embedding", many[number % 64], k=20),  # noqa: B023
+        }
+        if number < int(rounds):
+            ways["NumPy's matrix product, 64 vectors"] = lambda: matrix @ many.T
+            ways["sl.nearest, cosine, 64 vectors"] = lambda: sl.nearest(ds, "embedding", many, k=20)
+        for way, call in ways.items():
             print(json.dumps({"way": way, "seconds": timed(call)}), flush=True)
 
 
@@ -257,7 +273,11 @@ def computing(folder: str, rounds: str) -> None:
     def theirs(out: str) -> None:
         films = ray.data.read_parquet(str(root / "data"), columns=["sequence_id", "cam"])
         films.map_batches(
-            EmbedFiles, fn_constructor_args=[str(root)], batch_size=16, concurrency=2, num_cpus=1
+            EmbedFiles,
+            fn_constructor_args=[str(root)],
+            batch_size=16,
+            compute=ray.data.ActorPoolStrategy(size=2),
+            num_cpus=0.5,
         ).write_parquet(f"{out}/theirs")
 
     for _ in range(int(rounds)):
@@ -289,31 +309,39 @@ def computing_by_daft(folder: str, rounds: str) -> None:
 
 
 PARTS = {
-    "act": one_act, "reading": reading, "nearest": nearest, "computing": computing, "daft": computing_by_daft,
+    "acts": acts, "reading": reading, "nearest": nearest, "computing": computing, "daft": computing_by_daft,
 }  # fmt: skip
+
+
+def python_of(part: str) -> str:
+    """What runs a part: Daft has an environment of its own where `peers/setup` made one."""
+    daft = Path(os.environ.get("SEQLAKE_DAFT_PYTHON") or HERE / ".venv-daft" / "bin" / "python")
+    return str(daft) if part == "daft" and daft.exists() else sys.executable
 
 
 def child(part: str, *arguments: object, threads: bool = False) -> list[dict[str, Any]]:
     """The lines of a part, or none where it cannot be measured here."""
     environment = {
         **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]),
         **({} if threads else dict.fromkeys(THREADS, "1")),
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     }
-    command = [sys.executable, __file__, "--part", part, *map(str, arguments)]
+    command = [python_of(part), __file__, "--part", part, *map(str, arguments)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     except subprocess.TimeoutExpired:
-        print(f"{part} {arguments}: not done after ten minutes", flush=True)
+        print(f"{part} {arguments}: not done after five minutes", flush=True)
         return []
     if done.returncode:
         print(f"{part} {arguments}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def best(lines: Iterable[dict[str, Any]], way: str = "") -> float | None:
-    """The shortest time."""
-    return min((one["seconds"] for one in lines if one.get("way", "") == way), default=None)
+def median(lines: Iterable[dict[str, Any]], way: str) -> float | None:
+    """The median of some times."""
+    seconds = [one["seconds"] for one in lines if one["way"] == way]
+    return statistics.median(seconds) if seconds else None
 
 
 def ratio(over: float | None, under: float | None) -> float | None:
@@ -322,20 +350,20 @@ def ratio(over: float | None, under: float | None) -> float | None:
 
 def measured(folder: Path, *, rounds: int) -> dict[str, Any]:
     report: dict[str, Any] = {"verbs": {}, "ways": {}, "missing": []}
+    lines: dict[str, list[dict[str, Any]]] = {way: [] for way in (ONE, TWO, RAY)}
+    for _ in range(rounds):
+        for way, seen in lines.items():
+            seen.extend(child("acts", way, folder))
     for verb in VERBS:
-        lines: dict[str, list[dict[str, Any]]] = {way: [] for way in (ONE, TWO, RAY)}
-        for _ in range(rounds):
-            for way, seen in lines.items():
-                seen.extend(child("act", way, verb, folder, 1))
-        report["verbs"][verb] = {way: best(seen) for way, seen in lines.items()}
+        report["verbs"][verb] = {way: median(seen, verb) for way, seen in lines.items()}
         print(verb, report["verbs"][verb], flush=True)
     for part in ("reading", "nearest", "computing", "daft"):
         lines_of = child(part, folder, rounds, threads=part == "nearest")
-        ways = {one["way"]: best(lines_of, one["way"]) for one in lines_of}
+        ways = {one["way"]: median(lines_of, one["way"]) for one in lines_of}
         report["ways"][part] = ways
         print(part, ways, flush=True)
     if not report["ways"]["daft"]:
-        report["missing"].append("Daft is not installed, or not for this Python and this pyarrow")
+        report["missing"].append("Daft is not there: `PEERS=daft benchmarks/peers/setup` makes its environment")
     return report
 
 
@@ -361,7 +389,7 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"{report['when']}, {report['machine']}, {report['python']}, Ray {report['ray']}.",
         f"Load {report['load_before']:.1f} before. {sizes['signals']} sequences of signals, {sizes['films']} films,",
-        f"{sizes['vectors']:,} vectors of 256; the best of {report['rounds']} rounds, in seconds.",
+        f"{sizes['vectors']:,} vectors of 256; the median of {report['rounds']} rounds, in seconds.",
         "`benchmarks/scale.py` writes this page and says how it measures.",
         "",
         f"| verb | {ONE} | {TWO} | {RAY}, once started |",
@@ -381,6 +409,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="little data, one round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--signals", type=int, default=128)
+    parser.add_argument("--films", type=int, default=128)
+    parser.add_argument("--vectors", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "scale.json")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
@@ -392,7 +423,7 @@ def main() -> None:
 
     sizes = {"signals": 24, "films": 128, "vectors": 50_000}
     if not args.small:
-        sizes = {"signals": 200, "films": 512, "vectors": 1_000_000}
+        sizes = {"signals": args.signals, "films": args.films, "vectors": args.vectors}
     folder = Path(tempfile.mkdtemp(prefix="seqlake-scale-", dir=args.folder))
     try:
         make(folder, **sizes)

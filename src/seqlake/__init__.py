@@ -32,6 +32,7 @@ _HOME = {
     "Spatial4D": "spec.column_types",
     "Statistics": "dataset.statistics",
     "Trajectory": "spec.column_types",
+    "VectorIndex": "dataset.similarity",
     "Version": "protocols",
     "Video": "spec.column_types",
     "Whole": "windows.spec",
@@ -73,6 +74,7 @@ _HOME = {
     "subset": "dataset.reshaping",
     "trim": "dataset.reshaping",
     "validate": "dataset.validation",
+    "vector_index": "dataset.similarity",
     "view": "viewer.serving",
 }
 _MODULES = ("abilities", "compat", "errors", "formats", "media", "protocols", "ray", "shares", "spark", "testing")

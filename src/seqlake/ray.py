@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 BYTES_PER_TASK = 128 << 20
 """Bytes in memory of the rows or windows that one task of Ray reads, about."""
 
-_LEAST = 1 << 20  # smaller tasks cost more than they gain
+_LEAST = 1 << 20  # smaller tasks are not made, whatever Ray asks for
+_ENOUGH = 16 << 20  # what costs Ray no more to schedule than to read
+_TASKS_PER_CORE = 4
 _SMALL = 16  # bytes of a small cell
 _FRAME = 1 << 20  # bytes of a frame whose size nothing declares
 _ROW = "__seqlake_row__"
@@ -65,8 +67,8 @@ def read(
     before where you can: `ds.where(...)` leaves out whole shards by their bounds. Windows come in the order of the
     source; shuffle them with Ray's own means, or train with `Loader`, whose order does not depend on the machines.
 
-    A task reads neighbouring rows, or the windows of these, of at most 128 MiB in memory, so far as the index and the
-    schema tell it; how many there are is known before anything is read.
+    A task reads neighbouring rows, or the windows of these, of 16 to 128 MiB in memory, so far as the index and the
+    schema tell it: some tasks for each core. How many rows there are is known before anything is read.
 
     Args:
         source: A dataset, a selection, a scanned format.
@@ -95,14 +97,33 @@ def read(
     excerpt = Excerpt.of(source)
     excerpt = excerpt if names is None else excerpt.cut(columns=list(names))
     if window is None:
-        return data.read_datasource(_source(data, _Rows(excerpt)))
+        return _planned_read(data, _Rows(excerpt))
     chosen = excerpt.with_id()
     asked = as_window(window)
     if isinstance(asked, Whole):
         if asked.packed:
             raise ValueError("A block of Ray has rows, so sequences cannot lie end to end; leave packed=True out.")
         asked = asked.of(list(excerpt.schema.names))
-    return data.read_datasource(_source(data, _Windows(chosen, survey(chosen, asked), batch_size)))
+    return _planned_read(data, _Windows(chosen, survey(chosen, asked), batch_size))
+
+
+def _planned_read(data: Any, content: _Rows | _Windows) -> Any:
+    """With so many tasks that each has enough to do: left to itself Ray makes some of each megabyte.
+
+    It also cuts the blocks of fewer tasks than it wants in pieces, which takes longer than to read them.
+    """
+    source = _source(data, content)
+    sizes = content.nbytes(content.names)
+    each = min(max(int(sizes.sum()) // _tasks_at_least(), _ENOUGH), BYTES_PER_TASK)
+    tasks = min(-(-int(sizes.sum()) // each), len(_ranges(sizes, each)))
+    return data.read_datasource(source, override_num_blocks=max(1, tasks))
+
+
+def _tasks_at_least() -> int:
+    """Some for each core that there is, so that none waits long for the last."""
+    ray = require("ray", extra="ray")
+    cores = ray.cluster_resources().get("CPU", 1) if ray.is_initialized() else os.cpu_count() or 1
+    return _TASKS_PER_CORE * max(1, int(cores))
 
 
 def write(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import sys
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 60.0
 
+SHARED = ("pandas", "av", "duckdb", "torch")
+"""Packages that take long to import and start no threads by that, as far as workers are like the process that asks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
@@ -30,7 +34,7 @@ class Processes:
     Attributes:
         workers: Processes; None: one per core.
         preload: Modules that workers need, imported once for all of them (where there is a forkserver, if this is the
-            first to start one).
+            first to start one), besides what this process has imported of seqlake and of `SHARED`.
     """
 
     workers: int | None = None
@@ -57,8 +61,10 @@ class Processes:
                 tick()
             return
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        if method == "forkserver" and self.preload:
-            multiprocessing.set_forkserver_preload(["__main__", *self.preload])
+        if method == "forkserver":
+            # A run may start workers several times, and each would import the same for a second; and it imports the
+            # script that asks anew, whatever is preloaded (Python before 3.14), with all that this has at its top.
+            multiprocessing.set_forkserver_preload(["__main__", *self.preload, *_imported()])
         context = multiprocessing.get_context(method)
         pool = ProcessPoolExecutor(count, mp_context=context, initializer=_hold, initargs=(pickle.dumps(function),))
         running: dict[Future[Result], Task] = {pool.submit(_held, task): task for task in tasks}
@@ -80,6 +86,11 @@ class Processes:
             for future, task in running.items():
                 if future.done() and not future.cancelled() and not _failed(future):
                     done(task, future.result())
+
+
+def _imported() -> list[str]:
+    names = [name for name in list(sys.modules) if name.partition(".")[0] == "seqlake"]
+    return [*names, *(name for name in SHARED if name in sys.modules)]
 
 
 _function: Callable[[Any], Any] | None = None  # what this process is a worker for, sent to it once

@@ -4,6 +4,7 @@
 vectors     the vectors of a column where they lie
 ranking     the nearest of them
 pairs       all pairs above a threshold
+ivf         an index for millions, which misses some
 ```
 """
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.similarity import pairs
+from seqlake.dataset.similarity.ivf import VectorIndex, approximate, vector_index
 from seqlake.dataset.similarity.ranking import Best, Metric, NearestQuery, searched
 from seqlake.dataset.similarity.vectors import Floats, check_vectors, shard_vectors
 from seqlake.errors import SequenceNotFoundError
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from seqlake.executors import Executor
     from seqlake.protocols import Ints, Readable
 
-__all__ = ["Duplicate", "Metric", "Neighbour", "duplicates", "nearest", "vector_of"]
+__all__ = ["Duplicate", "Metric", "Neighbour", "VectorIndex", "duplicates", "nearest", "vector_index", "vector_of"]
 
 _ASKED = 256  # vectors that are asked for in one pass
 
@@ -69,7 +71,14 @@ class Duplicate:
 
 @overload
 def nearest(
-    source: Readable, column: str, like: str | Sequence[float], /, *, k: int = 20, metric: Metric = "cosine"
+    source: Readable,
+    column: str,
+    like: str | Sequence[float],
+    /,
+    *,
+    k: int = 20,
+    metric: Metric = "cosine",
+    index: VectorIndex | None = None,
 ) -> list[Neighbour]: ...
 @overload
 def nearest(
@@ -80,10 +89,29 @@ def nearest(
     *,
     k: int = 20,
     metric: Metric = "cosine",
+    index: VectorIndex | None = None,
 ) -> list[list[Neighbour]]: ...
 @overload
-def nearest(source: Readable, column: str, like: Floats, /, *, k: int = 20, metric: Metric = "cosine") -> Any: ...
-def nearest(source: Readable, column: str, like: Any, /, *, k: int = 20, metric: Metric = "cosine") -> Any:
+def nearest(
+    source: Readable,
+    column: str,
+    like: Floats,
+    /,
+    *,
+    k: int = 20,
+    metric: Metric = "cosine",
+    index: VectorIndex | None = None,
+) -> Any: ...
+def nearest(
+    source: Readable,
+    column: str,
+    like: Any,
+    /,
+    *,
+    k: int = 20,
+    metric: Metric = "cosine",
+    index: VectorIndex | None = None,
+) -> Any:
     """The sequences whose vectors are nearest to one, the nearest first; every vector is looked at.
 
     Vectors in uncompressed Parquet shards are read where they lie. Products in the precision of the column choose who
@@ -98,6 +126,8 @@ def nearest(source: Readable, column: str, like: Any, /, *, k: int = 20, metric:
             list of ids, which takes little longer than one.
         k: At most so many.
         metric: `cosine`, `dot` or `l2`.
+        index: Of `vector_index`, of these very rows: not every vector is looked at, and some neighbours are missed; the
+            scores of those that are found are as exact.
 
     Returns:
         Neighbours; of many, a list of such lists.
@@ -105,7 +135,7 @@ def nearest(source: Readable, column: str, like: Any, /, *, k: int = 20, metric:
     Raises:
         SchemaMismatchError: The column holds no vectors, or vectors of another length.
         SequenceNotFoundError: No sequence has this id, or it has no vector.
-        ValueError: An argument out of range.
+        ValueError: An argument out of range, or the index is of other rows.
 
     Example:
         ```python
@@ -120,11 +150,14 @@ def nearest(source: Readable, column: str, like: Any, /, *, k: int = 20, metric:
     vectors, itself = _asked(excerpt, column, like)
     one = vectors.ndim == 1
     vectors = np.atleast_2d(vectors)
+    if index is not None and not isinstance(index, VectorIndex):
+        raise ValueError(f"index: expected what sl.vector_index gives, found {index!r:.80}.")
     shards = shard_vectors(excerpt, column)
     answers: list[list[Neighbour]] = []
     for start in range(0, len(vectors), _ASKED):
         some = slice(start, start + _ASKED)
-        best = searched(shards, NearestQuery.of(column, vectors[some], metric, k, itself[some]))
+        asked = NearestQuery.of(column, vectors[some], metric, k, itself[some])
+        best = searched(shards, asked) if index is None else approximate(excerpt, asked, index)
         answers += _neighbours(excerpt, best)
     return answers[0] if one else answers
 

@@ -76,10 +76,13 @@ class QuantileSearch:
         self._begin_group()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        # Most bins are empty: whole histograms would take longer on their way between processes than the count.
+        counted = {place: _sparse(counts) for place, counts in self._counted.items()}
+        return {**{name: value for name, value in vars(self).items() if name != "_lock"}, "_counted": counted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=Lock())
+        self._counted = {place: _dense(bins, counts, self._bins) for place, (bins, counts) in state["_counted"].items()}
 
     def blank(self) -> QuantileSearch:
         """One of the same pass that has seen no numbers, for another process; `absorb` takes in what it sees there."""
@@ -258,3 +261,15 @@ def _not_finite(dtype: np.dtype[Any]) -> NDArray[np.bool_]:
     magnitude = np.where(digits >> 15, digits, ~digits) & 0x7FFF
     wrong: NDArray[np.bool_] = magnitude & ones == ones
     return wrong
+
+
+def _sparse(counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The bins that are not empty and what is in them, in as few bytes as hold them."""
+    bins = np.flatnonzero(counts)
+    return bins.astype(np.min_scalar_type(len(counts))), counts[bins].astype(np.min_scalar_type(counts.max(initial=0)))
+
+
+def _dense(bins: NDArray[Any], counts: NDArray[Any], size: int) -> NDArray[np.int64]:
+    whole = np.zeros(size, np.int64)
+    whole[bins] = counts
+    return whole
