@@ -169,10 +169,11 @@ class Server:
                 body = json.loads(bytes(data))
                 if not isinstance(body, dict):
                     return _error(400, "body", "Expected a JSON object.")
+                json.dumps(body, ensure_ascii=False).encode()
                 return _json(await run_in_threadpool(answer, body))
             except RecursionError:
                 return _error(400, "body", "The JSON is nested too deeply.")
-            except json.JSONDecodeError as error:
+            except (json.JSONDecodeError, UnicodeError) as error:  # halves of letters too
                 return _error(400, "body", f"Expected JSON: {error}.")
             except Exception as error:  # noqa: BLE001 - as above
                 return failed(error, request.url.path)

@@ -149,8 +149,8 @@ def commit(shelf: Shelf, drafts: Drafts, body: dict[str, Any], /) -> dict[str, A
         raise ReadOnlyError("This source is only read.", hint="Download the labels, or use the command beside them.")
     table.refresh()
     columns = body.get("columns") or {}
-    if not isinstance(columns, dict):
-        raise QueryError("columns: expected an object of drafts and columns.")
+    if not isinstance(columns, dict) or not all(one is None or isinstance(one, str) for one in columns.values()):
+        raise QueryError("columns: expected an object of drafts and the names of their columns, or null.")
     message = str(body.get("message") or "labels of the viewer")[:1000]
     held = drafts.read()["sequences"]
     cells, unknown = _cells(table, held, columns)

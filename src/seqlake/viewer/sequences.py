@@ -313,6 +313,8 @@ def align(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, s
     shows, row = shelf.row(asked)
     clock, name = _clock(shows, asked), asked.needed("col")
     column, view = shows.schema[name], _view(shows, row)
+    if not (framed(column) or (column.category == "temporal" and not column.timeless)):
+        raise SchemaMismatchError(f"{name!r} has no steps.")
     steps = _steps_of(shelf, asked)
     anchors = np.arange(steps, dtype=np.int64)
     steps_of, frames_of = tracks(Window({name: range(1)}), shows.source.schema, clock)
@@ -404,7 +406,10 @@ def film(shelf: Shelf, asked: Parameters, /) -> tuple[bytes, str, dict[str, str]
     """Some frames side by side."""
     shows, row = shelf.row(asked)
     count, height = asked.whole("n", 6, low=1, high=12), asked.whole("height", 64, low=16, high=240)
-    drawn = strip(_view(shows, row), asked.needed("col"), count=count, box=(4 * height, height))
+    column = shows.schema[asked.needed("col")]
+    if kind_of(column) not in _PICTURED:
+        raise SchemaMismatchError(f"{column.name!r} has no frames.")
+    drawn = strip(_view(shows, row), column.name, count=count, box=(4 * height, height))
     if not drawn.pictures:  # the tile beside it says what is wrong
         return encode_image(np.full((height, height, 3), 128, np.uint8), format="jpeg"), "image/jpeg", {}
     least = min(len(one) for one in drawn.pictures)

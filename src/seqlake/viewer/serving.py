@@ -106,7 +106,7 @@ def view(
     host: str = "127.0.0.1",
     port: int = 0,
     token: bool = True,
-    labels: Path | None = None,
+    labels: str | os.PathLike[str] | None = None,
     allow_dirs: Iterable[str | os.PathLike[str]] = (),
 ) -> Viewer: ...
 def view(
@@ -118,7 +118,7 @@ def view(
     host: str = "127.0.0.1",
     port: int = 0,
     token: bool = True,
-    labels: Path | None = None,
+    labels: str | os.PathLike[str] | None = None,
     allow_dirs: Iterable[str | os.PathLike[str]] = (),
     export: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
@@ -168,7 +168,9 @@ def view(
     bound = listening.getsockname()[1]
     rules = Rules(host=host, port=bound, token=secrets.token_urlsafe(24) if token else None)
     table = ability(selection, OfATable)
-    drafts = Drafts(selection.root if table is None else table.location, folder=labels)
+    drafts = Drafts(
+        selection.root if table is None else table.location, folder=None if labels is None else Path(labels)
+    )
     allowed = [os.path.abspath(one) for one in allow_dirs]  # noqa: PTH100 - links are followed where they are compared
     server = Server(Shelf(selection, where=where, sequence=sequence_id, folders=allowed), rules, drafts)
     config = uvicorn.Config(server.app(), log_level="error", lifespan="off", server_header=False, ws="none")

@@ -126,10 +126,23 @@ class BatchRow:
 
 
 def python_value(scalar: pa.Scalar, /) -> Any:
-    """A Python value; `numpy.datetime64` or `timedelta64` where Python's own would drop nanoseconds."""
+    """A Python value; `numpy.datetime64` or `timedelta64` where Python's own would drop nanoseconds or end before."""
     kind = next((numpy for name, numpy in _NANOSECONDS.items() if str(scalar.type).startswith(name)), None)
     if kind is None or not scalar.is_valid:
-        return scalar.as_py()
+        try:
+            return scalar.as_py()
+        except (OverflowError, ValueError):
+            if not pa.types.is_temporal(scalar.type):
+                raise
+            unit = (
+                "D"
+                if pa.types.is_date32(scalar.type)
+                else "ms"
+                if pa.types.is_date64(scalar.type)
+                else scalar.type.unit
+            )
+            letter = "m8" if pa.types.is_duration(scalar.type) else "M8"
+            return np.array(scalar.value, "i8").view(f"{letter}[{unit}]")[()]
     if scalar.value % 1000:
         return np.array(scalar.value, "i8").view(kind)[()]
     return scalar.cast(_microseconds(scalar.type)).as_py()

@@ -5,6 +5,9 @@ import { getJson, queued } from "./api.js";
 import { conditionsOf } from "./filter.js";
 import { grouped, short } from "./words.js";
 
+/* Of a number, the number; of a moment, its day. */
+function end(value) { return typeof value === "string" ? value.slice(0, 10) : short(value); }
+
 export function Histogram({ col, filter, onPress }) {
   const ref = useRef(null);
   const seen = useSeen(ref, "50px");
@@ -15,7 +18,7 @@ export function Histogram({ col, filter, onPress }) {
   const on = new Set(conditionsOf(filter.where));
   const bins = value?.bins ?? [];
   const most = Math.max(1, ...bins.map((bin) => bin.count));
-  const name = (bin) => (value.kind === "values" ? String(bin.value) : `${short(bin.low)} – ${short(bin.high)}`);
+  const name = (bin) => (value.kind === "values" ? String(bin.value) : `${end(bin.low)} – ${end(bin.high)}`);
   const sum = bins.reduce((all, bin) => all + bin.count, 0) + (value?.other ?? 0);
   const spread = value?.kind === "values" && value.distinct > 0 && most <= 1;
   return html`<div class="histogram" ref=${ref} data-histogram=${col}>
@@ -28,7 +31,7 @@ export function Histogram({ col, filter, onPress }) {
       ${sum - bins.slice(0, 12).reduce((all, bin) => all + bin.count, 0) > 0 && html`<span class="rest" style=${{ flexGrow: Math.max(sum - bins.slice(0, 12).reduce((all, bin) => all + bin.count, 0), sum / 60) }}></span>`}</div>`}
     <div class="histogram-text">${error ? html`<span title=${error.message}>no overview</span>`
     : !value ? " " : hover !== null && bins[hover] ? html`<b>${name(bins[hover])}</b> ${grouped(bins[hover].count)}`
-    : value.kind === "number" ? html`<span>${short(value.min)}</span><span class="push"></span>${value.nulls > 0 && html`<span>${grouped(value.nulls)} empty</span><span class="push"></span>`}<span>${short(value.max)}</span>`
+    : value.kind === "number" ? html`<span>${end(value.min)}</span><span class="push"></span>${value.nulls > 0 && html`<span>${grouped(value.nulls)} empty</span><span class="push"></span>`}<span>${end(value.max)}</span>`
     : html`<span>${spread && value.distinct === value.count ? "all different" : `${grouped(value.distinct)} different`}</span>${value.nulls > 0 && html`<span class="push"></span><span>${grouped(value.nulls)} empty</span>`}`}</div>
   </div>`;
 }

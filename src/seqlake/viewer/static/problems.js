@@ -71,9 +71,9 @@ function Findings({ depth }) {
       <header><span class=${`badge ${list[0].severity === "error" ? "bad" : list[0].severity === "warning" ? "warn" : ""}`}><${Icon} name="warning" size=${12} /> ${list[0].severity}</span><h3>${code}</h3>
         <span class="rule-text">${job.value.rules?.[code] ?? ""}</span><span class="push"></span><b class="num">${grouped(count)}</b></header>
       <ul class="findings">${list.slice(0, all ? 500 : 6).map((finding, i) => html`<li key=${i}>
-        ${finding.sequence_id !== null && finding.sequence_id !== undefined || finding.row !== null && finding.row !== undefined
+        ${finding.sequence_id || Number.isInteger(finding.row)
     ? html`<a data-nav href=${sequenceLink({ id: finding.sequence_id, row: finding.row, step: finding.step })}>${finding.sequence_id || `row ${finding.row}`}${finding.column ? html`<span class="quiet"> ${finding.column}</span>` : ""}${finding.step !== null && finding.step !== undefined ? html`<span class="quiet"> step ${grouped(finding.step)}</span>` : ""}</a>`
-    : html`<span class="mono quiet">${finding.location}</span>`}
+    : html`<span class="mono quiet">${finding.column ?? finding.location ?? "the dataset"}</span>`}
         <span>${finding.message}</span></li>`)}</ul>
       ${list.length > 6 && html`<button type="button" class="linkish pad" onClick=${() => setOpen(all ? null : code)}>${all ? "Fewer" : `All ${grouped(Math.min(list.length, 500))}`}</button>`}
     </section>`;

@@ -288,9 +288,9 @@ function FilmFacts({ films, findings }) {
   return html`<section class="side-section"><header><h3>Videos</h3></header>${films.map((film) => {
     const about = findings[film.name];
     if (!about || about.state !== "ok") return null;
-    return html`<details class="film-fact" key=${film.name}><summary>${film.name}<span class="quiet"> ${about.codec} · ${about.width}×${about.height}</span></summary>
-      <dl class="scalars">${[["frames", grouped(about.frames)], ["rate", rate(about.fps)], ["declared rate", about.declared_fps ? rate(about.declared_fps) : null], ["begins at", `${about.start} s`], ["ends at", `${about.end} s`],
-    ["pixels", about.pixel_format], ["profile", about.profile], ["B-frames", about.b_frames ? "yes" : "no"], ["keyframe every", about.gop ? plural(about.gop, "frame") : null],
+    return html`<details class="film-fact" key=${film.name}><summary>${film.name}<span class="quiet"> ${[about.codec, about.width ? `${about.width}×${about.height}` : null].filter(Boolean).join(" · ")}</span></summary>
+      <dl class="scalars">${[["frames", grouped(about.frames)], ["rate", rate(about.fps)], ["declared rate", about.declared_fps ? rate(about.declared_fps) : null], ["begins at", about.start === undefined ? null : `${about.start} s`], ["ends at", about.end === undefined ? null : `${about.end} s`],
+    ["pixels", about.pixel_format], ["profile", about.profile], ["B-frames", about.b_frames === undefined ? null : about.b_frames ? "yes" : "no"], ["keyframe every", about.gop ? plural(about.gop, "frame") : null],
     ["gaps", about.variable ? `${(about.variable.shortest * 1000).toFixed(1)}–${(about.variable.longest * 1000).toFixed(1)} ms` : null]]
     .filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
       ${(about.findings ?? []).map((finding) => html`<p class="finding" key=${finding.code}><${Icon} name="warning" size=${13} /> ${finding.message} ${finding.hint && html`<span class="quiet">${finding.hint}</span>`}</p>`)}</details>`;

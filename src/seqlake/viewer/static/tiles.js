@@ -51,6 +51,7 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
   const [setup, setSetup] = useState(null);
   const [blank, setBlank] = useState(false);
   const [scale, setScale] = useState(null);
+  const [size, setSize] = useState(null); /* of pictures, which say it only when one has come */
   const [frameError, setFrameError] = useState(null);
   const name = media.name;
   const start = info ?? (media.state !== "present" && media.state !== "inline" ? { state: media.state, why: media.why, hint: media.hint } : null);
@@ -91,6 +92,7 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
       const tall = bitmap.height ?? bitmap.naturalHeight;
       if (element.width !== wide || element.height !== tall) { element.width = wide; element.height = tall; }
       element.getContext("2d").drawImage(bitmap, 0, 0);
+      if (!about.width) setSize((old) => (old?.[0] === wide && old?.[1] === tall ? old : [wide, tall]));
       setFrameError(null);
       if (low !== undefined && Number.isFinite(low)) setScale({ low, high, unit });
     };
@@ -121,13 +123,14 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
     setFallback(`This browser does not play it (${info?.codec ?? "codec unknown"}): frames are decoded by seqlake.`);
   };
   const shows = info?.state === "ok";
+  const [wide, tall] = info?.width ? [info.width, info.height] : size ?? [null, null];
   const findings = [...(info?.findings ?? [])];
   if (shows && info.aligned !== false && !clock && info.frames !== steps && !findings.some((one) => one.code === "frames")) {
     findings.push({ code: "frames", severity: "warning", message: `${info.frames} frames, but ${steps} steps` });
   }
   return html`<figure class=${`tile ${solo ? "solo" : ""}`} ref=${ref} data-tile=${name} data-play=${play ?? ""} data-state=${start?.state ?? "loading"}
     aria-label=${`${media.kind} ${name}`}>
-    <div class="tile-picture" style=${{ aspectRatio: shows && info.width ? `${info.width} / ${info.height}` : "16 / 10", maxHeight: height }}>
+    <div class="tile-picture" style=${{ aspectRatio: shows && wide ? `${wide} / ${tall}` : "16 / 10", maxHeight: height }}>
       ${source && html`<video ref=${video} src=${source} muted playsinline preload="auto" disablepictureinpicture onError=${failed} onLoadedMetadata=${seekable} tabindex="-1" class=${blank ? "gone" : ""}></video>`}
       ${setup && play !== "browser" && html`<canvas ref=${canvas} class=${`decoded ${blank ? "gone" : ""}`}></canvas>`}
       ${shows && !setup && !error && html`<div class="tile-wait"><${Spinner} /></div>`}
@@ -146,7 +149,7 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
       ${findings.map((finding) => html`<span key=${finding.code} class=${`badge ${finding.severity === "error" ? "bad" : "warn"}`} data-finding=${finding.code} tabindex="0" title=${[finding.message, finding.hint].filter(Boolean).join("\n")}>
         <${Icon} name="warning" size=${12} /> ${FINDINGS[finding.code] ?? finding.code}</span>`)}
       <span class="push"></span>
-      ${shows && html`<span class="quiet tile-fact">${info.width}×${info.height} · ${info.codec}${info.fps ? ` · ${rate(info.fps)}` : ""}</span>`}
+      ${shows && html`<span class="quiet tile-fact">${[wide ? `${wide}×${tall}` : null, info.codec, info.fps ? rate(info.fps) : null].filter(Boolean).join(" · ")}</span>`}
       ${onSolo && html`<${IconButton} icon="expand" size=${14} label=${solo ? `Show all beside ${name}` : `Show ${name} alone`} pressed=${solo} onClick=${onSolo} />`}
     </figcaption>
   </figure>`;
