@@ -25,6 +25,9 @@ PATHS = ("lerobot", "rlds-or-hdf5", "mosaicml", "l5kit", "lake", "own-files")
 SEARCHES = {"LeRobotDataset": "lerobot", "normalize": "loader", "checksum": "checksums"}
 """What is looked for -> a part of the address of one of the first results."""
 
+KINDS = ["/", "/gallery/", "/comparison/", "/reference/cli/", "/reference/api/training/", "/project/overview/"]
+OTHER_THEME = "[...document.querySelectorAll('[data-md-component=palette] label')].find(one => !one.hidden).click()"
+
 
 class Site(NamedTuple):
     """The site as built, and where it is served."""
@@ -85,6 +88,7 @@ class Reader:
         self.wrong: list[str] = []
         self.context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
         self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
         self.page.on("console", lambda one: self.wrong.append(f"console: {one.text}") if one.type == "error" else None)
         self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
         self.page.on("requestfailed", lambda one: self.wrong.append(f"failed: {one.url}"))
@@ -99,6 +103,18 @@ class Reader:
 
     def go(self, path: str) -> None:
         self.page.goto(self.site.address + path)
+
+    def theme(self) -> tuple[str, str]:
+        """The name of the theme, and what is seen of it."""
+        name = self.page.locator("body").get_attribute("data-md-color-scheme")
+        return name, self.page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    def search(self, term: str) -> list[str]:
+        """Addresses that the search finds for a term, best first."""
+        self.page.locator("button.md-search__button").click()
+        self.page.locator("dialog input[role=combobox]").fill(term)
+        self.page.locator("dialog a[role=option]").first.wait_for()
+        return [one.get_attribute("href") or "" for one in self.page.locator("dialog a[role=option]").all()]
 
 
 @pytest.fixture(scope="module")
@@ -125,26 +141,42 @@ def test_every_public_name_is_on_a_page(tools: Any, site: Site) -> None:
             assert f'id="{entry.path}"' in pages, entry
 
 
-def test_every_page_is_shown_in_both_themes(reader: Reader) -> None:
+def look(reader: Reader, pages: list[str]) -> None:
+    """Each page in both themes."""
     reader.wrong.clear()
-    pages = reader.site.pages()
-    assert len(pages) > 100
     for path in pages:
         reader.go(path)
-        shades = []
-        for scheme in ("light", "dark"):
-            reader.page.emulate_media(color_scheme=scheme)
-            shades.append(reader.page.evaluate("getComputedStyle(document.body).backgroundColor"))
-        assert len(set(shades)) == 2, (path, shades)
+        before = reader.theme()
+        reader.page.evaluate(OTHER_THEME)
+        themes = {before, reader.theme()}
+        assert {name for name, _ in themes} == {"default", "slate"}, path
+        assert len({shade for _, shade in themes}) == 2, path
         assert reader.page.locator("article h1").count() == 1, path
         assert not reader.wrong, (path, reader.wrong)
+
+
+def test_pages_of_each_kind_are_shown_in_both_themes(reader: Reader) -> None:
+    assert set(KINDS) <= set(reader.site.pages())
+    look(reader, KINDS)
+
+
+@pytest.mark.soak
+def test_every_page_is_shown_in_both_themes(reader: Reader) -> None:
+    pages = reader.site.pages()
+    assert len(pages) > 100
+    look(reader, pages)
 
 
 @pytest.mark.parametrize("term", SEARCHES)
 def test_the_search_finds(reader: Reader, term: str) -> None:
     reader.wrong.clear()
     reader.go("/")
-    reader.search(term)
+    hits = reader.search(term)
+    assert any(SEARCHES[term] in hit for hit in hits[:5]), hits
+    reader.page.locator("dialog a[role=option]").first.click()
+    reader.page.wait_for_load_state("load")
+    assert term.lower() in reader.page.locator("article").inner_text().lower()
+    assert not reader.wrong
 
 
 @pytest.mark.parametrize("name", PATHS)
