@@ -88,7 +88,7 @@ class Reader:
         self.wrong: list[str] = []
         self.context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
         self.page = self.context.new_page()
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("console", lambda one: self.wrong.append(f"console: {one.text}") if one.type == "error" else None)
         self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
         self.page.on("requestfailed", lambda one: self.wrong.append(f"failed: {one.url}"))

@@ -61,7 +61,10 @@ def test_casts_fetch_and_run_nothing() -> None:
 def test_a_cast_shows_what_a_terminal_shows(script: Any) -> None:
     text = "\x1b[1m\x1b[31mred\x1b[0m & <b>\n\x1b[38;2;1;70;143mfar\x1b[39m\x1b[K near"
     root = ET.fromstring(script.svg([("seqlake info arm", text)]))
-    shown = {one.text: one.attrib for one in root.iter("{http://www.w3.org/2000/svg}text")}
+    shown = {
+        (one.text or "").replace("\N{NO-BREAK SPACE}", " "): one.attrib
+        for one in root.iter("{http://www.w3.org/2000/svg}text")
+    }
     styles = {text: {k: v for k, v in known.items() if k in {"fill", "font-weight"}} for text, known in shown.items()}
     assert styles["red"] == {"fill": "#e06c75", "font-weight": "bold"}
     assert styles[" & <b>"] == {}
