@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import http.server
+import os
 import shutil
 import subprocess
 import sys
@@ -41,6 +43,17 @@ class Site(NamedTuple):
         return [f"/{one.parent.relative_to(self.folder).as_posix()}/".replace("/./", "/") for one in found]
 
 
+def build(tools: Any, folder: Path) -> None:
+    """The site, in a folder that is there only if that went well."""
+    work = folder.with_suffix(".work")
+    tools.copy(ROOT, work)
+    command = [sys.executable, "-c", "from zensical.main import cli; cli()", "build", "--clean", "--strict"]
+    ended = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False, timeout=900)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    tools.mend(work / "site")
+    work.rename(folder)
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     """A server of files that prints nothing."""
 
@@ -60,15 +73,15 @@ def tools() -> Any:
 
 @pytest.fixture(scope="module")
 def site(tools: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Built once, as `scripts/docs` does, and served on this machine."""
+    """Built once, as `scripts/docs` does, by whichever test process comes first, and served on this machine."""
     if find_spec("zensical") is None or find_spec("mkdocstrings_handlers") is None:
         pytest.skip("zensical and mkdocstrings are not installed: the extra `dev` brings them")
-    folder = tmp_path_factory.mktemp("site")
-    tools.copy(ROOT, folder)
-    command = [sys.executable, "-c", "from zensical.main import cli; cli()", "build", "--clean", "--strict"]
-    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    assert built.returncode == 0, built.stdout + built.stderr
-    tools.mend(folder / "site")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site-of-docs"
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            build(tools, folder)
     handler = functools.partial(Quiet, directory=str(folder / "site"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
