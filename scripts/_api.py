@@ -116,14 +116,14 @@ def entries(source: Path) -> dict[str, list[Entry]]:
     return pages
 
 
-def title(page: str) -> str:
-    """Its heading."""
-    return {**FRONT_DOOR, **MODULES}[page][0]
+def titles() -> dict[str, str]:
+    """Every page and its heading, in the order in which they are read."""
+    return {page: known[0] for page, known in (FRONT_DOOR | MODULES).items()}
 
 
 def text(source: Path, page: str) -> str:
     """The source of a page, for mkdocstrings."""
-    parts = [f"# {title(page)}\n"]
+    parts = [f"# {titles()[page]}\n"]
     if page in MODULES:
         parts.append("Modules: " + ", ".join(f"`seqlake.{module}`" for module in modules(source, page)) + ".\n")
     parts += [
@@ -154,7 +154,7 @@ def linked(source: Path, page: str) -> str:
 def index(source: Path) -> str:
     """The first page, with every name on it."""
     rows = [
-        f"| [{title(page)}]({page}.md) | {', '.join(f'[`{one.name}`][{one.path}]' for one in names)} |"
+        f"| [{titles()[page]}]({page}.md) | {', '.join(f'[`{one.name}`][{one.path}]' for one in names)} |"
         for page, names in entries(source).items()
     ]
     head = "Every public name with its signature, from the docstrings. `import seqlake as sl` is taken as given."

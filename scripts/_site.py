@@ -76,7 +76,9 @@ def _navigation(docs: Path) -> list[object]:
     def entry(place: Path) -> object:
         if place.is_file():
             return place.relative_to(docs).as_posix()
-        inside = sorted(place.iterdir(), key=lambda one: (one.name != "index.md", one.is_dir(), one.name))
+        first = ["index", *(_api.titles() if place.name == "api" else ())]
+        known = {name: number for number, name in enumerate(first)}
+        inside = sorted(place.iterdir(), key=lambda one: (known.get(one.stem, len(known)), one.is_dir(), one.name))
         pages = [entry(one) for one in inside if one.suffix == ".md" or (one.is_dir() and list(one.rglob("*.md")))]
         return {_TITLES.get(place.name, place.name.replace("-", " ").capitalize()): pages}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import http.server
+import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +27,9 @@ PATHS = ("lerobot", "rlds-or-hdf5", "mosaicml", "l5kit", "lake", "own-files")
 SEARCHES = {"LeRobotDataset": "lerobot", "normalize": "loader", "checksum": "checksums"}
 """What is looked for -> a part of the address of one of the first results."""
 
+KINDS = ["/", "/gallery/", "/comparison/", "/reference/cli/", "/reference/api/training/", "/project/overview/"]
+OTHER_THEME = "[...document.querySelectorAll('[data-md-component=palette] label')].find(one => !one.hidden).click()"
+
 
 class Site(NamedTuple):
     """The site as built, and where it is served."""
@@ -36,6 +41,17 @@ class Site(NamedTuple):
         """Addresses of all pages, from the root."""
         found = sorted(self.folder.rglob("index.html"))
         return [f"/{one.parent.relative_to(self.folder).as_posix()}/".replace("/./", "/") for one in found]
+
+
+def build(tools: Any, folder: Path) -> None:
+    """The site, in a folder that is there only if that went well."""
+    work = folder.with_suffix(".work")
+    tools.copy(ROOT, work)
+    command = [sys.executable, "-c", "from zensical.main import cli; cli()", "build", "--clean", "--strict"]
+    ended = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False, timeout=900)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    tools.mend(work / "site")
+    work.rename(folder)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -57,15 +73,15 @@ def tools() -> Any:
 
 @pytest.fixture(scope="module")
 def site(tools: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Built once, as `scripts/docs` does, and served on this machine."""
+    """Built once, as `scripts/docs` does, by whichever test process comes first, and served on this machine."""
     if find_spec("zensical") is None or find_spec("mkdocstrings_handlers") is None:
         pytest.skip("zensical and mkdocstrings are not installed: the extra `dev` brings them")
-    folder = tmp_path_factory.mktemp("site")
-    tools.copy(ROOT, folder)
-    command = [sys.executable, "-c", "from zensical.main import cli; cli()", "build", "--clean", "--strict"]
-    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    assert built.returncode == 0, built.stdout + built.stderr
-    tools.mend(folder / "site")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site-of-docs"
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            build(tools, folder)
     handler = functools.partial(Quiet, directory=str(folder / "site"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
@@ -85,9 +101,10 @@ class Reader:
         self.wrong: list[str] = []
         self.context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
         self.page = self.context.new_page()
+        self.page.set_default_timeout(60_000)
         self.page.on("console", lambda one: self.wrong.append(f"console: {one.text}") if one.type == "error" else None)
         self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
-        self.page.on("requestfailed", lambda one: self.wrong.append(f"failed: {one.url}"))
+        self.page.on("requestfailed", self._failed)
         self.context.on("request", self._note)
         self.context.on(
             "response", lambda one: self.wrong.append(f"{one.status}: {one.url}") if one.status >= 400 else None
@@ -97,8 +114,24 @@ class Reader:
         if not request.url.startswith((self.site.address, "data:", "blob:")):
             self.wrong.append(f"asks another machine: {request.url}")
 
+    def _failed(self, request: Any) -> None:
+        if "ERR_ABORTED" not in (request.failure or ""):  # the page was left before all of it had come
+            self.wrong.append(f"failed: {request.url}")
+
     def go(self, path: str) -> None:
         self.page.goto(self.site.address + path)
+
+    def theme(self) -> tuple[str, str]:
+        """The name of the theme, and what is seen of it."""
+        name = self.page.locator("body").get_attribute("data-md-color-scheme")
+        return name, self.page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    def search(self, term: str) -> list[str]:
+        """Addresses that the search finds for a term, best first."""
+        self.page.locator("button.md-search__button").click()
+        self.page.locator("dialog input[role=combobox]").fill(term)
+        self.page.locator("dialog a[role=option]").first.wait_for()
+        return [one.get_attribute("href") or "" for one in self.page.locator("dialog a[role=option]").all()]
 
 
 @pytest.fixture(scope="module")
@@ -125,26 +158,42 @@ def test_every_public_name_is_on_a_page(tools: Any, site: Site) -> None:
             assert f'id="{entry.path}"' in pages, entry
 
 
-def test_every_page_is_shown_in_both_themes(reader: Reader) -> None:
+def look(reader: Reader, pages: list[str]) -> None:
+    """Each page in both themes."""
     reader.wrong.clear()
-    pages = reader.site.pages()
-    assert len(pages) > 100
     for path in pages:
         reader.go(path)
-        shades = []
-        for scheme in ("light", "dark"):
-            reader.page.emulate_media(color_scheme=scheme)
-            shades.append(reader.page.evaluate("getComputedStyle(document.body).backgroundColor"))
-        assert len(set(shades)) == 2, (path, shades)
+        before = reader.theme()
+        reader.page.evaluate(OTHER_THEME)
+        themes = {before, reader.theme()}
+        assert {name for name, _ in themes} == {"default", "slate"}, path
+        assert len({shade for _, shade in themes}) == 2, path
         assert reader.page.locator("article h1").count() == 1, path
         assert not reader.wrong, (path, reader.wrong)
+
+
+def test_pages_of_each_kind_are_shown_in_both_themes(reader: Reader) -> None:
+    assert set(KINDS) <= set(reader.site.pages())
+    look(reader, KINDS)
+
+
+@pytest.mark.soak
+def test_every_page_is_shown_in_both_themes(reader: Reader) -> None:
+    pages = reader.site.pages()
+    assert len(pages) > 100
+    look(reader, pages)
 
 
 @pytest.mark.parametrize("term", SEARCHES)
 def test_the_search_finds(reader: Reader, term: str) -> None:
     reader.wrong.clear()
     reader.go("/")
-    reader.search(term)
+    hits = reader.search(term)
+    assert any(SEARCHES[term] in hit for hit in hits[:5]), hits
+    reader.page.locator("dialog a[role=option]").first.click()
+    reader.page.wait_for_url(lambda address: "?h=" in address)
+    assert term.lower() in reader.page.locator("article").inner_text().lower()
+    assert not reader.wrong
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -158,8 +207,7 @@ def test_the_six_ways_in_are_followed(reader: Reader, name: str) -> None:
     page.wait_for_url(f"**/start/{name}/")
     assert "import seqlake as sl" in page.locator("article .highlight code").first.inner_text()
     page.locator("article table a").last.click()
-    page.wait_for_load_state("load")
-    assert f"/start/{name}/" not in page.url
+    page.wait_for_url(lambda address: f"/start/{name}/" not in address)
     assert page.locator("article h1").count() == 1
     assert not reader.wrong
 

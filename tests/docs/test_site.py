@@ -46,7 +46,7 @@ def test_no_link_leads_out(site: Any, tmp_path: Path) -> None:
     assert {"project/overview.md", "project/ARCHITECTURE.md", "project/benchmarks/results/loader.md"} <= pages
     for page in docs.rglob("*.md"):
         text = re.sub(r"^ *```.*?^ *```\s*$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-        for link in re.findall(r"\]\(([^)\s#:]+\.md)(?:#[^)]*)?\)", text):
+        for link in re.findall(r"\]\(([^)\s#:]+\.md)(?:#[^)\s]*)?(?: \"[^\"]*\")?\)", text):
             target = (page.parent / link).resolve()
             assert target.is_relative_to(docs), (page, link)
             assert target.is_file(), (page, link)

@@ -141,7 +141,7 @@ class Telemetry:
 
     Example:
         >>> report = loader.report()
-        >>> report.wait_share < 0.5
+        >>> 0 <= report.wait_share <= 1
         True
     """
 
