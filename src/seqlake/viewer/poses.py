@@ -365,4 +365,5 @@ def _of_matrices(m: NDArray[np.float64]) -> NDArray[np.float64]:
     for (one, other), product in {**sums, **turns}.items():
         products[:, one, other] = products[:, other, one] = product
     largest = np.argmax(np.nan_to_num(squares, nan=-np.inf), axis=1)
-    return products[np.arange(len(m)), largest]
+    chosen: NDArray[np.float64] = products[np.arange(len(m)), largest]
+    return chosen

@@ -123,15 +123,15 @@ export function SceneTile({ seqKey, media, player, stepOf = same, theme, clock }
       ${error && html`<${State} state="failed" why=${error.message} hint=${error.hint} />`}
       ${!error && !about && html`<div class="tile-note">no scene at this step</div>`}
       <div class="space-tools"><button type="button" class="chip" aria-pressed=${String(!ahead)} onClick=${() => turnTo(false)} title="The axes of the world: y points up">North up</button>
-        <button type="button" class="chip" aria-pressed=${String(ahead)} onClick=${() => turnTo(true)} title="The car looks up">Car up</button></div>
+        <button type="button" class="chip" aria-pressed=${String(ahead)} onClick=${() => turnTo(true)} title="The car looks up">Car up</button>
+        <${IconButton} icon="expand" size=${14} label=${full ? "Make the scene smaller" : "Make the scene larger"} pressed=${full} onClick=${() => setFull(!full)} /></div>
       ${about && html`<${Lights} lights=${about.lights} />`}
       ${pointed && html`<div class="scene-tip" style=${{ left: `${Math.min(wide - 150, Math.max(4, pointed.at[0] + 10))}px`, top: `${Math.max(4, pointed.at[1] - 54)}px` }}>${tipOf(pointed.agent).map((text) => html`<span key=${text}>${text}</span>`)}</div>`}
     </div>
     <figcaption><span class="tile-name">${media.name}</span><span class="scene-key">${KINDS.map(([text, colour]) => html`<span key=${text}><i style=${{ background: dimColour(colour) }}></i>${text}</span>`)}</span>
       <span class="push"></span>
       ${about?.lost > 0 && html`<span class="badge warn" title="Their places are NaN or infinite"><${Icon} name="warning" size=${12} /> ${grouped(about.lost)} without a place</span>`}
-      <span class="quiet tile-frame">${about ? `${plural(about.counts.agents, "agent")}${about.more ? `, the nearest ${grouped(about.agents.length)} drawn` : ""}${about.ego.speed === null ? "" : ` · ${short(Number((about.ego.speed * 3.6).toFixed(1)))} km/h`}` : ""}</span>
-      <${IconButton} icon="expand" size=${14} label=${full ? "Make the scene smaller" : "Make the scene larger"} pressed=${full} onClick=${() => setFull(!full)} /></figcaption></figure>`;
+      <span class="quiet tile-frame">${about ? `${plural(about.counts.agents, "agent")}${about.more ? `, the nearest ${grouped(about.agents.length)} drawn` : ""}${about.ego.speed === null ? "" : ` · ${short(Number((about.ego.speed * 3.6).toFixed(1)))} km/h`}` : ""}</span></figcaption></figure>`;
 }
 
 function tipOf(agent) {

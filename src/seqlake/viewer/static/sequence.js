@@ -91,9 +91,11 @@ function useLanes(seqKey, sequence, aligns) {
 
 const NONE = [];
 
+function inScene(sequence) { return new Set(sequence.media.flatMap((one) => (one.kind === "scene" ? one.columns : []))); }
+
 /** The first signals, without those of a scene's agents and lights: a step of theirs is none of the clock. */
 function firstPanels(sequence, all) {
-  const drawn = new Set(sequence.media.flatMap((one) => (one.kind === "scene" ? one.columns : [])));
+  const drawn = inScene(sequence);
   return all.filter((name) => !drawn.has(name) || /^ego_|^num_/.test(name)).slice(0, 24);
 }
 
@@ -154,7 +156,7 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
   }, [player]);
 
   /* Columns that do not run with the clock say which of their samples belongs to each step. */
-  const crooked = useMemo(() => sequence.signals.filter((one) => one.aligned === false).map((one) => one.name), [sequence]);
+  const crooked = useMemo(() => sequence.signals.filter((one) => one.aligned === false && !inScene(sequence).has(one.name)).map((one) => one.name), [sequence]);
   const { value: aligned } = useLoaded(async (signal) => {
     const out = {};
     await Promise.all(crooked.map(async (name) => {
@@ -248,7 +250,9 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
           dimsAsked=${dims[info.name]} onDims=${(next) => setDims((old) => ({ ...old, [info.name]: next }))} onHide=${() => hidePanel(info.name)} />`)}
         ${panels.length < allPanels.length && html`<div class="hidden-panels"><span class="quiet">${plural(allPanels.length - panels.length, "signal")} not shown</span>
           ${allPanels.filter((name) => !panels.includes(name)).slice(0, 30).map((name) => html`<button type="button" class="chip" key=${name} onClick=${() => setPanels((old) => allPanels.filter((one) => one === name || old.includes(one)))}><${Icon} name="plus" size=${11} /> ${name}</button>`)}</div>`}
-        ${sequence.signals.length === 0 && sounds.length === 0 && html`<div class="empty small"><p>This sequence has no signals.</p></div>`}
+        ${!side && sequence.others.length > 0 && html`<details class="panel others" open=${sequence.signals.length === 0}><summary>Other columns <span class="quiet">${sequence.others.map((one) => one.name).slice(0, 6).join(", ")}</span></summary>
+          <div class="others-grid">${sequence.others.map((one) => html`<${OtherCard} key=${one.name} cell=${one} />`)}</div></details>`}
+        ${sequence.signals.length === 0 && sounds.length === 0 && sequence.others.length === 0 && html`<div class="empty small"><p>This sequence has no signals.</p></div>`}
       </section>
     </div>
     ${side && html`<aside class="side" aria-label="details">

@@ -216,7 +216,7 @@ export function SpaceTile({ seqKey, space, player, theme, clock, stepOf = same, 
       const c = element.getContext("2d");
       c.setTransform(ratio, 0, 0, ratio, 0, 0);
       c.clearRect(0, 0, wide, tall);
-      if (!bounds.current.empty) grid(c, projection, bounds.current);
+      if (!bounds.current.empty) grid(c, projection, bounds.current, wide);
       if (held.length) {
         raster.resize(element.width, element.height);
         raster.clear();
@@ -256,7 +256,8 @@ export function SpaceTile({ seqKey, space, player, theme, clock, stepOf = same, 
       ${!nothing && !failed && (!paths || (good.length > 0 && !Object.keys(heads).length)) && html`<div class="tile-wait"><${Spinner} /></div>`}
       ${failed && (nothing || clouds.length === 1 ? html`<${State} state=${failed.code === "missing" ? "missing" : "broken"} why=${failed.message} hint=${failed.hint} place=${clouds[0]?.place} />` : html`<div class="tile-note bad">${failed.message}</div>`)}
       ${!failed && good.map((one) => heads[one.name]?.none && html`<div class="tile-note" key=${one.name}>no cloud at this step</div>`)}
-      <div class="space-tools"><button type="button" class="chip" aria-pressed=${String(!above)} onClick=${() => turnTo(false)}>3D</button><button type="button" class="chip" aria-pressed=${String(above)} onClick=${() => turnTo(true)}>Top</button></div>
+      <div class="space-tools"><button type="button" class="chip" aria-pressed=${String(!above)} onClick=${() => turnTo(false)}>3D</button><button type="button" class="chip" aria-pressed=${String(above)} onClick=${() => turnTo(true)}>Top</button>
+        <${IconButton} icon="expand" size=${14} label=${full ? "Make the view smaller" : "Make the view larger"} pressed=${full} onClick=${() => setFull(!full)} /></div>
     </div>
     <figcaption>
       ${asked.map(({ info }, i) => html`<span class="tile-name path-name" key=${info.name} title=${`${info.pose.reads}${info.pose.assumed ? " (assumed)" : ""}${info.pose.frame ? `, in ${info.pose.frame}` : ""}`}><i style=${{ background: colour ?? dimColour(i) }}></i>${info.name}</span>
@@ -265,7 +266,6 @@ export function SpaceTile({ seqKey, space, player, theme, clock, stepOf = same, 
         ${heads[one.name]?.choices && html`<${CloudFacts} name=${one.name} head=${heads[one.name]} theme=${theme} onColour=${(by) => tracks.current.find((track) => track.media.name === one.name)?.colourBy(by)} />`}
         ${bad === one && !nothing && html`<span class="badge bad" title=${one.why ?? ""}><${Icon} name="warning" size=${12} /> ${one.state}</span>`}`)}
       <span class="push"></span><span class="quiet tile-fact" ref=${fact}></span>
-      <${IconButton} icon="expand" size=${14} label=${full ? "Make the view smaller" : "Make the view larger"} pressed=${full} onClick=${() => setFull(!full)} />
     </figcaption></figure>`;
 }
 
@@ -294,7 +294,7 @@ function positionOf(path, step) {
   return ["x", "y", "z"].map((axis, i) => `${axis} ${short(path.columns[i][now] + path.origin[i])}`).join("  ");
 }
 
-function grid(c, projection, { centre, size, low }) {
+function grid(c, projection, { centre, size, low }, wide) {
   const raw = size / 7;
   const ten = 10 ** Math.floor(Math.log10(raw));
   const every = [1, 2, 5, 10].map((m) => m * ten).find((m) => m >= raw) ?? ten * 10;
@@ -317,6 +317,7 @@ function grid(c, projection, { centre, size, low }) {
   for (let x = from(0); x <= centre[0] + reach; x += every) line(x, centre[1] - reach, x, centre[1] + reach);
   for (let y = from(1); y <= centre[1] + reach; y += every) line(centre[0] - reach, y, centre[0] + reach, y);
   c.globalAlpha = 1;
+  if (wide < 240) return;
   c.fillStyle = css("quiet");
   c.font = "10.5px ui-sans-serif, system-ui, sans-serif";
   c.fillText(`grid ${short(every)}`, 10, 18);
