@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import seqlake as sl
+from seqlake.cli.frames import film_strips
 from seqlake.dataset.drawing import contact_sheet
 from seqlake.dataset.drawing.clouds import drawn, ground, seen_from_above, thinned
 from seqlake.dataset.drawing.strips import strip
@@ -132,6 +133,9 @@ def test_contact_sheets_show_clouds(tmp_path: Path) -> None:
     assert strip(ds["b"], "scan", count=3, box=(90, 60)).note == "null"
     assert strip(ds["c"], "lidar", count=3, box=(90, 60)).note == "no clouds"
     with_clouds = contact_sheet(ds["a"], width=700)
+    lines = list(film_strips(ds["a"], count=2))  # of the terminal
+    assert lines[0].startswith("lidar  5 clouds")
+    assert "\u2580" in lines[1]
     night = (with_clouds == (15, 19, 25)).all(-1)
     assert night.sum() > 8 * 60 * 60
     assert (contact_sheet(ds, rows=3, width=900) == (15, 19, 25)).all(-1).sum() > 4000

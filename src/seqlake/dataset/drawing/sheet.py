@@ -52,7 +52,7 @@ def panel_of(view: Row, name: str, /, *, width: int, height: int = 0) -> Panel |
     x = np.arange(len(steps)) if seconds is None else seconds
     names = dimension_names(column, values.shape[1])
     changing, constant = _split_constant(names, values)
-    unit = column.type.get("units") if column.type is not None else None
+    unit = _unit(column)
     notes = [f"{'constant' if len(values) > 1 else 'one step'}: {', '.join(constant)}"] if constant else []
     if len(changing) > _CURVES:
         notes.insert(0, f"the first {_CURVES} of {len(changing)} dimensions")
@@ -64,6 +64,13 @@ def panel_of(view: Row, name: str, /, *, width: int, height: int = 0) -> Panel |
         width=width,
         height=height,
     )
+
+
+def _unit(column: Column) -> str | None:
+    """The one unit of all dimensions, as far as they have any; None where they differ."""
+    declared = column.type.get("units") if column.type is not None else None
+    units = {str(one) for one in (declared if isinstance(declared, list) else [declared]) if one}
+    return units.pop() if len(units) == 1 else None
 
 
 def _split_constant(names: Sequence[str], values: NDArray[np.float64]) -> tuple[list[int], list[str]]:
