@@ -10,8 +10,14 @@ function Curve({ points }) {
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const x = (i) => (points.length > 1 ? (i / (points.length - 1)) * wide : wide / 2);
   const y = (v) => (high > low ? tall - 2 - ((v - low) / (high - low)) * (tall - 4) : tall / 2);
-  const path = points.map(([a, b], i) => (typeof a === "number" && typeof b === "number" ? `M${x(i).toFixed(1)} ${(y(a) + 0.5).toFixed(1)}L${x(i).toFixed(1)} ${(y(b) - 0.5).toFixed(1)}` : "")).join("");
-  return html`<svg class="outline-curve" width=${wide} height=${tall} viewBox=${`0 0 ${wide} ${tall}`} aria-hidden="true"><path d=${path} stroke="currentColor" stroke-width="2" fill="none" /></svg>`;
+  let pen = "M";
+  const path = points.map(([a, b], i) => {
+    if (typeof a !== "number" || typeof b !== "number") { pen = "M"; return ""; }
+    const part = `${pen}${x(i).toFixed(1)} ${y(a).toFixed(1)}${b === a ? "" : `L${x(i).toFixed(1)} ${y(b).toFixed(1)}`}`;
+    pen = "L";
+    return part;
+  }).join("");
+  return html`<svg class="outline-curve" width=${wide} height=${tall} viewBox=${`0 0 ${wide} ${tall}`} aria-hidden="true"><path d=${path} stroke="currentColor" stroke-width="1.4" fill="none" /></svg>`;
 }
 
 function Leaf({ node }) {
@@ -27,7 +33,11 @@ function Leaf({ node }) {
   }
 }
 
+/** A few numbers stand in one line. */
+function isShort(node) { return node.kind === "list" && node.items.length > 0 && node.more === 0 && node.items.length <= 8 && node.items.every((item) => item.kind === "value" && typeof item.value === "number"); }
+
 function Node({ name, node, open }) {
+  if (isShort(node)) return html`<div class="outline-leaf">${name !== null && html`<span class="outline-name">${name}</span>`}<span class="outline-value">[${node.items.map((item) => short(item.value)).join(", ")}]</span></div>`;
   const inner = node.kind === "struct" ? node.fields : node.kind === "list" ? node.items.map((item, i) => [String(i), item]) : null;
   if (!inner) return html`<div class="outline-leaf">${name !== null && html`<span class="outline-name">${name}</span>`}<${Leaf} node=${node} /></div>`;
   const count = node.kind === "struct" ? `${grouped(inner.length + node.more)} fields` : `${grouped(node.count)} × ${node.of}`;
