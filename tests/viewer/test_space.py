@@ -144,6 +144,8 @@ def nested(depth: int) -> Any:
         (b"\0" * (1 << 22), pa.binary(), 2),
         ([float("nan"), float("inf")] * 20, pa.list_(pa.float32()), 2),
         ([None] * 50, pa.list_(pa.int8()), 2),
+        ([True, None] * 50, pa.list_(pa.bool_()), 2),
+        ([np.float16(0.5)] * 50, pa.list_(pa.float16()), 2),
         ([2**63 - 1] * 3, pa.list_(pa.int64()), 9),
     ],
 )
@@ -238,12 +240,14 @@ def test_scenes_that_do_not_fit_say_so(tmp_path: Path) -> None:
             "agents_centroid": sl.Trajectory(dim=2, dtype="float64"),
             "agents_yaw": sl.Trajectory(dim=1, dtype="float64"),
             "agents_extent": sl.Trajectory(dim=3),
+            "hand_pos": sl.Trajectory(dim=3, dtype="float64"),
         }
     )
     ds = sl.create(tmp_path / "ds", schema)
     with ds.writer() as writer:
         for at, name in enumerate(rows["sequence_id"]):
             cells = {key: np.array(cell[at]) for key, cell in rows.items() if key != "sequence_id"}
+            cells["hand_pos"] = cells["ego_translation"] + 5e5
             writer.add(str(name), **{key: one[:, None] if key in types else one for key, one in cells.items()})
     link = sl.view(ds, labels=tmp_path / "labels")
     try:
@@ -252,6 +256,10 @@ def test_scenes_that_do_not_fit_say_so(tmp_path: Path) -> None:
         lost = client.json("scene", id="nan")
         assert (lost["agents"], lost["lost"]) == ([], 1)
         assert client.json("scene", id="huge")["lost"] == 1
+        for name, places in (("counts", 3), ("nan", 0), ("huge", 0)):
+            path, head = array(client, "poses", id=name, col="hand_pos")
+            assert np.isfinite(path).all(axis=1).sum() == places
+            assert "nan" not in head["X-Seqlake-Origin"]
         for name in rows["sequence_id"]:
             assert client.json("sequence", id=name)["id"] == name
     finally:

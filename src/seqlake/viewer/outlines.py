@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from seqlake.spec.schema import is_binary, is_list, is_number, is_text
 from seqlake.viewer.asking import plain
@@ -91,7 +90,7 @@ class Outline:
         if is_number(values.type) and count > _NUMBERS:
             self.cut = True
             return _numbers(values)
-        items = []
+        items: list[dict[str, Any]] = []
         while len(items) < min(count, _ITEMS) and self.nodes <= _NODES:
             items.append(self.of(values[len(items)], depth + 1))
         self.cut |= len(items) < count
@@ -113,7 +112,7 @@ def _value(scalar: pa.Scalar) -> Any:
 
 def _numbers(values: pa.Array) -> dict[str, Any]:
     """Many numbers by their range, their mean and a curve."""
-    wide = pc.cast(values.drop_null(), pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    wide = values.drop_null().to_numpy(zero_copy_only=False).astype(np.float64)
     finite = wide[np.isfinite(wide)]
     facts: dict[str, Any] = {
         "kind": "numbers",

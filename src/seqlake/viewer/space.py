@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from seqlake.viewer.asking import Parameters
     from seqlake.viewer.tables import Shelf
 
+_FAR = 1e30  # coordinates beyond it are no places
 _EXACT = 10_000.0  # up to which float32 keeps millimetres
 
 
@@ -69,8 +70,8 @@ def poses(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, s
     shows, row = shelf.row(asked)
     name, most = asked.needed("col"), asked.whole("max", 20_000, low=2, high=200_000)
     column, view = shows.schema[name], shows[shows.index_of(row)]
-    cell = view[name] if column.category == "temporal" else None
-    if column.category == "temporal" and cell is None:
+    cell: Any = view[name] if column.category == "temporal" else ()
+    if cell is None:
         raise MissingFileError(f"The cell of {name!r} is null.")
     read_as = reading(view, name, cell) if isinstance(cell, np.ndarray) else None
     if read_as is None:
@@ -81,7 +82,8 @@ def poses(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, s
     each = max(1, -(-len(cell) // most))
     turn = None if read_as.partner is None else np.asarray(view[read_as.partner])[::each]
     path = path_of(np.asarray(cell)[::each], read_as, turn)
-    there = path[np.isfinite(path[:, :3]).all(axis=1), :3]
+    path[~(np.abs(path[:, :3]) < _FAR).all(axis=1)] = np.nan
+    there = path[np.isfinite(path[:, 0]), :3]
     origin = np.floor(there.mean(axis=0)) if there.size and float(np.abs(there).max()) > _EXACT else np.zeros(3)
     path[:, :3] -= origin
     head = {

@@ -320,4 +320,5 @@ def _shades(cloud: DrawnCloud) -> NDArray[np.uint8]:
     place = np.clip(np.nan_to_num(share, nan=0.0, posinf=1.0, neginf=0.0), 0, 1) * (len(_VIRIDIS) - 1)
     at = np.minimum(place.astype(np.int64), len(_VIRIDIS) - 2)
     part = (place - at)[:, None]
-    return (_VIRIDIS[at] * (1 - part) + _VIRIDIS[at + 1] * part).astype(np.uint8)
+    shades: NDArray[np.uint8] = (_VIRIDIS[at] * (1 - part) + _VIRIDIS[at + 1] * part).astype(np.uint8)
+    return shades
