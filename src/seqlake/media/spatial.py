@@ -268,7 +268,7 @@ def colored_points(source: Source, /) -> NDArray[Any]:
 
 
 def _vertices(places: NDArray[np.float64], colors: NDArray[np.uint8] | None) -> NDArray[Any]:
-    """[vertices] structured."""
+    """[vertices] structured, with colours where there are any."""
     columns: dict[str, NDArray[Any]] = {axis: places[:, number] for number, axis in enumerate(XYZ)}
     if colors is not None:
         columns |= {name: colors[:, number] for number, name in enumerate(("red", "green", "blue"))}
