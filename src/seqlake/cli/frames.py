@@ -51,13 +51,13 @@ def film_strips(view: SequenceView, /, *, count: int | None = None) -> Iterator[
         view: The sequence.
         count: How many frames; four by default.
     """
-    from seqlake.dataset.drawing.strips import is_pictures, strip
+    from seqlake.dataset.drawing.strips import is_drawn, strip
 
     number = _PICTURES if count is None else count
     columns = shutil.get_terminal_size().columns
     width = max(4, (columns - (number - 1) * _GAP) // max(1, number))
     for name in view.schema:
-        if number and is_pictures(view.schema[name]):
+        if number and is_drawn(view.schema[name]):
             one = strip(view, name, count=number, box=(width, _TALLEST))
             yield in_line(f"{name}  {one.note}")
             yield from side_by_side(one.pictures, one.labels)

@@ -109,7 +109,7 @@ def _facts(view: Any, *, most: int | None) -> tuple[dict[str, Any], list[str]]:
     for name in view.schema.names:
         category = view.schema[name].category
         value = view[name]
-        if category in {"temporal", "vector"} and value is not None:
+        if category in {"temporal", "vector"} and value is not None and not isinstance(value, list):  # of unlike steps
             signals.append({"column": name, "array": cell_text(value), **_statistics(value, most=most)})
         elif isinstance(value, FileView):
             scalars[name] = str(value) if value.inline else value.location

@@ -243,17 +243,39 @@ def points(source: Source, /) -> NDArray[Any]:
     """
     kind = _format(source)
     if kind not in READERS:
-        vertices = load(source).points
-        cloud = np.empty(len(vertices), [(axis, np.float64) for axis in XYZ])
-        for number, axis in enumerate(XYZ):
-            cloud[axis] = vertices[:, number]
-        return cloud
+        return _vertices(load(source).points, None)
     location, data = blob_of(source).location, memoryview(all_of(source))
 
     def hold(count: int) -> None:
         POINTS.hold(count, location, path=location)
 
     return _read(location, kind, lambda: READERS[kind](data, source.column, hold))
+
+
+def colored_points(source: Source, /) -> NDArray[Any]:
+    """The points of one file as `points` gives them; of a mesh, with the colours that its vertices have.
+
+    Returns:
+        [points] structured; a mesh with colours has uint8 `red`, `green` and `blue` behind `x`, `y` and `z`.
+
+    Raises:
+        CorruptFileError, DecodeError, MissingDependencyError: As `points`.
+    """
+    if _format(source) in READERS:
+        return points(source)
+    geometry = load(source)
+    return _vertices(geometry.points, geometry.colors)
+
+
+def _vertices(places: NDArray[np.float64], colors: NDArray[np.uint8] | None) -> NDArray[Any]:
+    """[vertices] structured, with colours where there are any."""
+    columns: dict[str, NDArray[Any]] = {axis: places[:, number] for number, axis in enumerate(XYZ)}
+    if colors is not None:
+        columns |= {name: colors[:, number] for number, name in enumerate(("red", "green", "blue"))}
+    cloud = np.empty(len(places), [(name, values.dtype) for name, values in columns.items()])
+    for name, values in columns.items():
+        cloud[name] = values
+    return cloud
 
 
 def xyz(cloud: NDArray[Any], /) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from seqlake.dataset.validation.checking import DEPTHS
 from seqlake.errors import MissingFileError, SchemaMismatchError, SeqlakeError
 from seqlake.files import sandbox
 from seqlake.spec.rules import RULES
-from seqlake.viewer import curating, sequences, tables
+from seqlake.viewer import curating, scenes, sequences, space, tables
 from seqlake.viewer.asking import Parameters, finite, plain
 from seqlake.viewer.joining import STATIC
 from seqlake.viewer.safety import Gate, Rules
@@ -103,6 +103,7 @@ class Server:
             "files": sequences.files,
             "sequence": sequences.sequence,
             "video": sequences.video,
+            "scene": scenes.scene,
             "sql": tables.sql,
             "versions": self._versions,
             "diff": tables.diff,
@@ -112,6 +113,7 @@ class Server:
             "duplicates": self._duplicates,
         }
         arrays = {"pts": sequences.pts, "align": sequences.align, "signal": sequences.signal, "audio": sequences.audio}
+        arrays |= {"points": space.points, "poses": space.poses}
         pictures = {"frame": sequences.frame, "strip": sequences.film}
         posts = {"labels": self._label, "commit": self._commit, "undo": self._undo}
         routes: list[Any] = [Route(path, page, methods=["GET"]) for path in _PAGES]

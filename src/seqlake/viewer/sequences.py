@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from seqlake.media import encode_image
 from seqlake.media.video import VideoDecoder
 from seqlake.spec.alignment import clock_of, own_rate
 from seqlake.viewer.asking import Parameters, plain
+from seqlake.viewer.outlines import cell_of
+from seqlake.viewer.scenes import SCENE, scene_columns
+from seqlake.viewer.space import clouds_in, reading
 from seqlake.viewer.tables import Shelf, kind_of
 from seqlake.windows.clock import dataset_clock, tracks
 from seqlake.windows.frames import framed
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.reading.excerpt import Excerpt
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.spec.alignment import Clock
+    from seqlake.spec.schema import Column
 
 OUTSIDE = "Where you trust it: seqlake view --allow-dir FOLDER, or sl.view(ds, allow_dirs=[FOLDER])."
 """How files outside the dataset are shown."""
@@ -36,6 +41,7 @@ MOST = 1_000_000
 """Values of a signal that are sent as they are; of more, the envelope."""
 _PLAYED = frozenset({"h264", "vp8", "vp9", "av1"})  # as Chromium decodes them
 _CONTAINERS = {"mp4": "video/mp4", "m4v": "video/mp4", "mov": "video/mp4", "webm": "video/webm"}
+_WIDEST = 1 << 16  # numbers of a step that are curves
 _PICTURED = {"video", "depth", "frames", "image"}
 
 
@@ -100,10 +106,10 @@ def sparklines(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     lines: dict[str, Any] = {}
     for row in asked.wholes("rows", most=100, high=shows.access.starts[-1]):
         cell = _view(shows, row)[column.name]
-        if cell is None or column.category != "temporal" or column.deep:
+        if not isinstance(cell, np.ndarray) or column.category != "temporal":
             lines[str(row)] = {"length": None}
             continue
-        steps = np.asarray(cell).reshape(len(cell), -1)[:, :4]
+        steps = cell.reshape(len(cell), math.prod(cell.shape[1:]))[:, :4]
         low, high = envelope(steps, min(points, max(1, len(steps))))
         lines[str(row)] = {"length": len(cell), "low": plain(low.T.tolist()), "high": plain(high.T.tolist())}
     return {"rows": lines}
@@ -118,36 +124,19 @@ def envelope(steps: NDArray[Any], points: int, /) -> tuple[NDArray[Any], NDArray
     return np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
 
 
-def sequence(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:  # noqa: C901 - one case a kind of column
+def sequence(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """What one sequence has, and the clock that relates its columns."""
     shows, row = shelf.row(asked)
     view, clock = _view(shows, row), _clock(shows, asked)
     facts: dict[str, Any] = {"scalars": [], "signals": [], "media": [], "files": [], "others": []}
     counts: list[int] = []
     for name, column in view.schema.items():
-        kind = kind_of(column)
         try:
-            value = view[name]
+            counts += _place_cell(facts, shows, row, name, clock)
         except READ_ERRORS as error:
-            facts["others"].append({"name": name, "type": str(column.arrow), "text": str(error)})
-            continue
-        if kind in {"text", "number", "boolean", "time"}:
-            facts["scalars"].append({"name": name, "value": plain(value)})
-        elif kind == "signal" and not column.deep:
-            if value is not None:
-                facts["signals"].append(_signal_facts(np.asarray(value), name, shows, clock))
-                if facts["signals"][-1]["aligned"]:
-                    counts.append(len(value))
-        elif kind in {"video", "depth", "frames", "image", "audio", "points", "clouds"}:
-            facts["media"].append(
-                {"name": name, "kind": kind, **state_of(value if not isinstance(value, np.ndarray) else None)}
-            )
-            if isinstance(value, StepsView) and own_rate(column) in {None, clock.rate}:
-                counts.append(len(value))
-        elif isinstance(value, FileView):
-            facts["files"].append({"name": name, "kind": "file", **state_of(value), "hint": value.hint()})
-        else:
-            facts["others"].append({"name": name, "type": str(column.arrow), "text": str(plain(value))[:2000]})
+            facts["others"].append({"name": name, "type": str(column.arrow), "text": str(error), "failed": True})
+    if columns := scene_columns(view.schema):
+        counts = _place_scene(facts, columns) or counts
     for one in facts["signals"]:
         one["overlays"] = [o["name"] for o in facts["signals"] if o is not one and o["shape"] == one["shape"]]
     steps = max(counts, default=0) or _frames_of(view, clock)
@@ -170,6 +159,59 @@ def sequence(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:  # noqa: C90
     }
 
 
+def _place_scene(facts: dict[str, Any], columns: tuple[str, ...]) -> list[int]:
+    """Say that some signals are one scene; how many steps it has. Rows of its agents are no steps of the clock."""
+    steps = [one["length"] for one in facts["signals"] if one["name"] == columns[0]]
+    facts["media"].append({"name": SCENE, "kind": "scene", "state": "inline" if steps else "null", "columns": columns})
+    for one in facts["signals"]:
+        if one["name"] in columns:
+            one["pose"] = None
+            one["aligned"] = one["aligned"] and one["length"] in steps
+    return steps
+
+
+def _place_cell(facts: dict[str, Any], shows: Excerpt, row: int, name: str, clock: Clock) -> list[int]:
+    """Say what one cell holds, where it belongs; how many steps it has, where it counts those of the clock."""
+    column, kind = shows.schema[name], kind_of(shows.schema[name])
+    if kind in {"other", "embedding"}:
+        facts["others"].append({"name": name, "type": str(column.arrow), **cell_of(shows, row, name)})
+        return []
+    if kind in {"points", "clouds"}:
+        return _place_clouds(facts, _view(shows, row)[name], column, clock)
+    view = _view(shows, row)
+    value = view[name]
+    if kind in {"text", "number", "boolean", "time"}:
+        facts["scalars"].append({"name": name, "value": plain(value)})
+    elif kind == "signal" and isinstance(value, np.ndarray) and math.prod(value.shape[1:]) <= _WIDEST:
+        facts["signals"].append(_signal_facts(value, view, name, clock))
+        if facts["signals"][-1]["aligned"]:
+            return [len(value)]
+    elif kind in {"video", "depth", "frames", "image", "audio"}:
+        facts["media"].append({"name": name, "kind": kind, **state_of(value)})
+        if isinstance(value, StepsView) and own_rate(column) in {None, clock.rate}:
+            return [len(value)]
+    elif isinstance(value, FileView):
+        facts["files"].append({"name": name, "kind": "file", **state_of(value), "hint": value.hint()})
+    elif kind != "signal" or value is not None:
+        facts["others"].append({"name": name, "type": str(column.arrow), **cell_of(shows, row, name)})
+    return []
+
+
+def _place_clouds(facts: dict[str, Any], value: Any, column: Column, clock: Clock) -> list[int]:
+    """Say how many clouds a cell has; as many are the steps of the clock, where it has one a step."""
+    count, kind = clouds_in(value, column), kind_of(column)
+    state = {"state": "inline"} if isinstance(value, (np.ndarray, list)) else state_of(value)
+    facts["media"].append({"name": column.name, "kind": kind, "count": count, "frame": _frame(column), **state})
+    counted = kind == "clouds" and count is not None and own_rate(column) in {None, clock.rate}
+    return [count] if counted and count is not None else []
+
+
+def _frame(column: Column) -> str | None:
+    """The frame of reference that a column's type names."""
+    named = None if column.type is None else column.type.get("coordinate_frame")
+    return named if isinstance(named, str) and named else None
+
+
 def _steps_of(shelf: Shelf, asked: Parameters) -> int:
     """Steps of the sequence that is asked about; kept, since every film and signal of it asks, and all are read."""
     _, row = shelf.row(asked)
@@ -188,8 +230,9 @@ def _frames_of(view: SequenceView, clock: Clock) -> int:
     return 0
 
 
-def _signal_facts(cell: NDArray[Any], name: str, shows: Excerpt, clock: Clock) -> dict[str, Any]:
-    column = shows.schema[name]
+def _signal_facts(cell: NDArray[Any], view: SequenceView, name: str, clock: Clock) -> dict[str, Any]:
+    column = view.schema[name]
+    read_as = reading(view, name, cell)
     return {
         "name": name,
         "length": len(cell),
@@ -199,6 +242,7 @@ def _signal_facts(cell: NDArray[Any], name: str, shows: Excerpt, clock: Clock) -
         "aligned": column.timestamps is None and own_rate(column) in {None, clock.rate},
         "constant": None,
         "end": None,
+        "pose": None if read_as is None else read_as.to_json(_frame(column), cell),
     }
 
 
@@ -336,13 +380,12 @@ def signal(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, 
     """Samples of a signal, or the envelope of a range of them."""
     shows, row = shelf.row(asked)
     column = shows.schema[asked.needed("col")]
-    if column.category not in {"temporal", "vector"} or column.deep:
-        raise SchemaMismatchError(f"{column.name!r} is no signal of one shape a step.")
-    cell = _view(shows, row)[column.name]
+    cell = _view(shows, row)[column.name] if column.category in {"temporal", "vector"} else ()
     if cell is None:
         raise MissingFileError(f"The cell of {column.name!r} is null.")
-    cell = np.asarray(cell)
-    steps = cell.reshape(len(cell), -1)
+    if not isinstance(cell, np.ndarray):  # steps of unlike shapes are a list
+        raise SchemaMismatchError(f"{column.name!r} is no signal of one shape a step.")
+    steps = cell.reshape(len(cell), math.prod(cell.shape[1:]))
     start = asked.whole("start", 0, low=0, high=1 << 60)
     stop = asked.whole("stop", len(steps), low=0, high=1 << 60)
     dims = asked.wholes("dims", most=4096, high=steps.shape[1])

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.abilities import OfATable, ability
+from seqlake.dataset.drawing.clouds import has_points
 from seqlake.dataset.opening import open as open_dataset
 from seqlake.dataset.reading.cells import python_value
 from seqlake.dataset.reading.difference import diff as difference
@@ -198,7 +199,7 @@ def kind_of(column: Column, /) -> str:
         known = {"video": "video", "image": "image", "audio": "audio", "3d": "points"}
         return known.get(column.medium, "file")
     if column.category == "temporal":
-        return "points" if column.timeless else "signal"
+        return "points" if column.timeless else "clouds" if has_points(column) else "signal"
     if column.category == "vector":
         return "embedding"
     if column.category != "scalar":
@@ -222,7 +223,7 @@ def _described(column: Column) -> dict[str, Any]:
             if declared.get(key) is not None:
                 facts[key] = plain(declared.get(key))
     if kind == "signal":
-        facts |= {"dims": list(column.shape or ()), "pose": None}
+        facts |= {"dims": list(column.shape or ())}
     return facts
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.dataset.drawing.canvas import GREY, RED, Canvas, line_height, shortened
+from seqlake.dataset.drawing.clouds import has_points
 from seqlake.dataset.drawing.plots import Panel, wrapped
-from seqlake.dataset.drawing.strips import READ_ERRORS, Strip, is_pictures, rate_of, strip
+from seqlake.dataset.drawing.strips import READ_ERRORS, Strip, is_drawn, rate_of, strip
 from seqlake.protocols import Readable
 from seqlake.spec.stamps import origin_of
 from seqlake.windows.timestamps import Stamps, origin_at
@@ -37,7 +38,7 @@ def panel_of(view: Row, name: str, /, *, width: int, height: int = 0) -> Panel |
         height: Pixels; by default what its curves need.
     """
     column = view.schema[name]
-    if column.category != "temporal" and not is_sound(column):
+    if (column.category != "temporal" or has_points(column)) and not is_sound(column):
         return None
     try:
         cell: Any = view[name]
@@ -51,7 +52,7 @@ def panel_of(view: Row, name: str, /, *, width: int, height: int = 0) -> Panel |
     x = np.arange(len(steps)) if seconds is None else seconds
     names = dimension_names(column, values.shape[1])
     changing, constant = _split_constant(names, values)
-    unit = column.type.get("units") if column.type is not None else None
+    unit = _unit(column)
     notes = [f"{'constant' if len(values) > 1 else 'one step'}: {', '.join(constant)}"] if constant else []
     if len(changing) > _CURVES:
         notes.insert(0, f"the first {_CURVES} of {len(changing)} dimensions")
@@ -63,6 +64,13 @@ def panel_of(view: Row, name: str, /, *, width: int, height: int = 0) -> Panel |
         width=width,
         height=height,
     )
+
+
+def _unit(column: Column) -> str | None:
+    """The one unit of all dimensions, as far as they have any; None where they differ."""
+    declared = column.type.get("units") if column.type is not None else None
+    units = {str(one) for one in (declared if isinstance(declared, list) else [declared]) if one}
+    return units.pop() if len(units) == 1 else None
 
 
 def _split_constant(names: Sequence[str], values: NDArray[np.float64]) -> tuple[list[int], list[str]]:
@@ -147,7 +155,7 @@ def contact_sheet(
     strips = [
         strip(what, name, count=count, box=(most, min(most, _TALLEST)), enlarge=True)
         for name in schema
-        if count and is_pictures(schema[name])
+        if count and is_drawn(schema[name])
     ]
     panels = [panel for name in schema if (panel := panel_of(what, name, width=width)) is not None]
     facts = [_fact(what, name) for name in schema if schema[name].category == "scalar" and name != schema.id]
@@ -213,7 +221,7 @@ def _film(canvas: Canvas, one: Strip, x: int, y: int, height: int) -> None:
 def _many(selection: SelectedRows, *, frames: int, width: int, rows: int) -> NDArray[np.uint8]:
     """Sequences in rows: what they are, some frames of each camera, their curves small."""
     count, schema = min(rows, len(selection)), selection.schema
-    cameras = [name for name in schema if frames and is_pictures(schema[name])]
+    cameras = [name for name in schema if frames and is_drawn(schema[name])]
     signals = [name for name in schema if schema[name].category == "temporal"]
     top = 2 * _MARGIN + line_height(_TITLE)
     canvas = Canvas(width, top + count * (_ROW + _MARGIN) + _MARGIN)

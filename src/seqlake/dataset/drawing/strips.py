@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.dataset.reading.views import MediaView
+from seqlake.dataset.drawing.clouds import cloud_at, drawn, ground, has_points, seen_from_above, steps_of
+from seqlake.dataset.reading.views import MediaView, StepsView
 from seqlake.errors import SeqlakeError
 from seqlake.spec.alignment import clock_of, on_clock, own_rate
 from seqlake.windows.frames import is_clouds
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Column, Schema
 
 _RAMP = 200  # of 255 shades between the nearest and the farthest, so that the farthest is not black
+_POINTS = 50_000  # of a cloud that is seen from above
 _SQUARES = 2  # times a picture's size, from which on its pixels are to be seen
 
 READ_ERRORS = (SeqlakeError, OSError, ValueError, ArithmeticError, LookupError, TypeError)
@@ -53,12 +55,17 @@ def is_pictures(column: Column, /) -> bool:
     return column.category == "frames" or column.medium in {"video", "image"}
 
 
+def is_drawn(column: Column, /) -> bool:
+    """Whether a column has a strip: pictures, or clouds of points, which are seen from above."""
+    return is_pictures(column) or has_points(column)
+
+
 def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge: bool = False) -> Strip:
     """Evenly spaced pictures of one column; what cannot be read is said in the note.
 
     Args:
         view: The sequence.
-        name: A column of pictures.
+        name: A column of pictures, or of clouds.
         count: How many, the first and the last among them.
         box: Width and height that each must fit in.
         enlarge: Show small ones larger; from twice the size on every pixel as a square.
@@ -67,6 +74,8 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge:
         frames: Any = view[name]
         if frames is None:
             return Strip(name=name, note="null")
+        if has_points(view.schema[name]):
+            return _from_above(view, name, count=count, size=min(box))
         there = len(frames)
         if not there:
             return Strip(name=name, note="no frames")
@@ -92,6 +101,29 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge:
         )
     except READ_ERRORS as error:
         return Strip(name=name, note=str(error).partition("\n")[0])
+
+
+def _from_above(view: Row, name: str, *, count: int, size: int) -> Strip:
+    """Evenly spaced clouds of one column, all on the same ground."""
+    column, cell = view.schema[name], view[name]
+    there = steps_of(cell, column)
+    present = np.flatnonzero(cell.present) if isinstance(cell, StepsView) else np.arange(there)
+    if not len(present):
+        return Strip(name=name, note="no clouds")
+    places = present[np.unique(np.linspace(0, len(present) - 1, max(1, count)).round().astype(np.int64))]
+    clouds = [drawn(cloud_at(cell, column, place), most=_POINTS) for place in places.tolist()]
+    seen = ground(clouds)
+    counts = sorted({one.total for one in clouds})
+    points = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
+    rate = rate_of(view.schema, name) if there > 1 else None
+    labels = [f"#{place}" if rate is None else f"{place / float(rate):.2f} s" for place in places.tolist()]
+    many = f"{there} clouds of {points} points" if there > 1 else f"{points} points"
+    return Strip(
+        name=name,
+        pictures=[seen_from_above(one, seen, size) for one in clouds],
+        labels=labels if there > 1 else [],
+        note=f"{many}, seen from above, {2 * seen.half:.3g} wide, coloured by {clouds[0].by}",
+    )
 
 
 def displayable(pictures: NDArray[Any], /, *, metres: bool = False) -> NDArray[np.uint8]:

@@ -75,6 +75,16 @@ export async function getArray(route, parameters, signal) {
     of: head("X-Seqlake-Of") === null ? null : Number(head("X-Seqlake-Of")),
     rate: head("X-Seqlake-Rate") === null ? null : Number(head("X-Seqlake-Rate")),
     seconds: head("X-Seqlake-Seconds") === null ? null : Number(head("X-Seqlake-Seconds")),
+    ...inSpace(head),
+  };
+}
+
+/** What is said of clouds and of paths. */
+function inSpace(head) {
+  const numbers = (name) => head(name)?.split(",").map(Number);
+  return {
+    origin: numbers("X-Seqlake-Origin"), span: numbers("X-Seqlake-Range"), each: Number(head("X-Seqlake-Each") ?? 1), lost: Number(head("X-Seqlake-Lost") ?? 0),
+    by: decodeURIComponent(head("X-Seqlake-Color") ?? ""), choices: head("X-Seqlake-Colors")?.split(",").map(decodeURIComponent),
   };
 }
 

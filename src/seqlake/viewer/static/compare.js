@@ -5,7 +5,8 @@ import { carrier, getArray, getJson } from "./api.js";
 import { change, filterOf, go, href, replace } from "./route.js";
 import { Player, View } from "./player.js";
 import { ImageTile, VideoTile } from "./tiles.js";
-import { SceneTile, SpaceTile } from "./space.js";
+import { SceneTile } from "./scene.js";
+import { SpaceTile, spacesOf } from "./space.js";
 import { Curves } from "./plot.js";
 import { Timeline, Transport } from "./timeline.js";
 import { dimNames, loadSignal, placement, valuesAt, width, withGaps } from "./signals.js";
@@ -151,8 +152,8 @@ function OwnStep({ player, map }) {
 
 function Pictures({ index, seqKey, sequence, dataset, player, compose, map, vids, clock, theme }) {
   const stepOf = useMemo(() => (step) => map[step] ?? -1, [map]);
-  const poses = useMemo(() => sequence.signals.map((info) => ({ info, pose: dataset.columns.find((column) => column.name === info.name)?.pose, align: null, stepOf, colour: labelColour(index) }))
-    .filter((one) => one.pose?.position?.length >= 2 && one.info.length > 1 && one.info.aligned !== false).slice(0, 2), [sequence, stepOf, theme]);
+  const spaces = useMemo(() => spacesOf(sequence, null).map((one) => ({ ...one, paths: one.paths.filter(({ info }) => info.aligned !== false) }))
+    .filter((one) => one.paths.length || one.clouds.length).slice(0, 2), [sequence]);
   return html`<div class="compare-films">
     ${vids.map((name) => {
     const media = sequence.media.find((one) => one.name === name);
@@ -160,8 +161,8 @@ function Pictures({ index, seqKey, sequence, dataset, player, compose, map, vids
       : html`<figure class="tile" key=${name}><div class="tile-picture"><div class="tile-state"><strong>No ${name}</strong></div></div></figure>`;
   })}
     ${sequence.media.filter((one) => one.kind === "image").slice(0, 1).map((one) => html`<${ImageTile} key=${one.name} seqKey=${seqKey} media=${one} />`)}
-    ${sequence.media.filter((one) => one.kind === "scene").map((one) => html`<${SceneTile} key=${one.name} seqKey=${seqKey} media=${one} player=${player} stepOf=${stepOf} theme=${theme} />`)}
-    ${vids.length === 0 && poses.length > 0 && html`<${SpaceTile} seqKey=${seqKey} poses=${poses} points=${NONE} player=${player} theme=${theme} clock=${clock} />`}
+    ${sequence.media.filter((one) => one.kind === "scene").map((one) => html`<${SceneTile} key=${one.name} seqKey=${seqKey} media=${one} player=${player} stepOf=${stepOf} theme=${theme} clock=${clock} />`)}
+    ${(vids.length === 0 || spaces.some((one) => one.clouds.length)) && spaces.map((one) => html`<${SpaceTile} key=${one.key} seqKey=${seqKey} space=${one} player=${player} theme=${theme} clock=${clock} stepOf=${stepOf} colour=${labelColour(index)} />`)}
   </div>`;
 }
 

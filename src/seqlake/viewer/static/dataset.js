@@ -12,6 +12,7 @@ import { bytes, cell, day, grouped, hours, plural, rate } from "./words.js";
 const PAGE = 50;
 const SCALARS = new Set(["text", "number", "boolean", "time"]);
 const FILMS = new Set(["video", "depth", "frames"]);
+const STRIPS = new Set([...FILMS, "clouds", "points"]);
 const FILES = new Set(["video", "depth", "image", "audio", "file", "points", "clouds"]);
 export const KIND_ICONS = {
   text: "text", number: "hash", boolean: "check", time: "time", signal: "wave", embedding: "grid", video: "film", depth: "film", image: "image", frames: "film",
@@ -86,7 +87,7 @@ function Dot({ file, name }) {
 /** What is shown at first: the first film, scalars that are not the id, a few signals, then the other files as dots. */
 function firstColumns(dataset) {
   const of = (test) => dataset.columns.filter(test).map((column) => column.name);
-  const film = of((column) => FILMS.has(column.kind)).slice(0, 1);
+  const film = [...of((column) => FILMS.has(column.kind)), ...of((column) => STRIPS.has(column.kind))].slice(0, 1);
   const scalars = of((column) => SCALARS.has(column.kind) && column.name !== dataset.id_column).slice(0, 8);
   const signals = of((column) => column.kind === "signal").slice(0, 4);
   const files = of((column) => FILES.has(column.kind) && !film.includes(column.name)).slice(0, 4);
@@ -117,7 +118,7 @@ function Row({ row, columns, filter, spark, files, picked, onPick, current, labe
         : html`<span class="quiet">${row.lengths?.[key] !== undefined && row.lengths[key] !== null ? grouped(row.lengths[key]) : ""}</span>`}</td>`;
     }
     const state = row.files?.[key] ?? files?.rows?.[row.row]?.[key];
-    if (FILMS.has(column.kind) && column.strip) return html`<td key=${key} class="strip-cell"><${Strip} row=${row.row} col=${key} id=${id} state=${state} /></td>`;
+    if (STRIPS.has(column.kind) && column.strip) return html`<td key=${key} class="strip-cell"><${Strip} row=${row.row} col=${key} id=${id} state=${state} /></td>`;
     if (FILES.has(column.kind) || FILMS.has(column.kind)) return html`<td key=${key}>${state ? html`<${Dot} file=${state} name=${key} />` : html`<span class="quiet">…</span>`}</td>`;
     const text = cell(row.values[key]);
     return html`<td key=${key}><span class="cell quiet" title=${text ?? ""}>${text ?? column.type}</span></td>`;
@@ -145,7 +146,7 @@ export function DatasetPage({ dataset, query, keys }) {
   useLabels();
   const labels = { flag: dataset.label_columns?.find((name) => name === "flag") };
   const columns = useMemo(() => {
-    const films = dataset.columns.filter((column) => FILMS.has(column.kind)).map((column) => column.name);
+    const films = dataset.columns.filter((column) => STRIPS.has(column.kind)).map((column) => column.name);
     const strip = chosen.find((name) => films.includes(name));
     return chosen.map((name) => dataset.columns.find((column) => column.name === name)).filter(Boolean).map((column) => ({ ...column, strip: column.name === strip }));
   }, [chosen, dataset]);

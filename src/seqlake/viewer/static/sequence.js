@@ -5,7 +5,9 @@ import { carrier, exported, getArray, getJson } from "./api.js";
 import { filterOf, go, href, replace } from "./route.js";
 import { Player, View } from "./player.js";
 import { FileCard, ImageTile, VideoTile } from "./tiles.js";
-import { SceneTile, SpaceTile } from "./space.js";
+import { OtherCard } from "./outline.js";
+import { SceneTile } from "./scene.js";
+import { SpaceTile, spacesOf } from "./space.js";
 import { AudioPanel } from "./sound.js";
 import { SignalPanel } from "./panels.js";
 import { Timeline, Transport } from "./timeline.js";
@@ -89,6 +91,14 @@ function useLanes(seqKey, sequence, aligns) {
 
 const NONE = [];
 
+function inScene(sequence) { return new Set(sequence.media.flatMap((one) => (one.kind === "scene" ? one.columns : []))); }
+
+/** The first signals, without those of a scene's agents and lights: a step of theirs is none of the clock. */
+function firstPanels(sequence, all) {
+  const drawn = inScene(sequence);
+  return all.filter((name) => !drawn.has(name) || /^ego_|^num_/.test(name)).slice(0, 24);
+}
+
 function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onClock, keys, theme }) {
   const last = useRef(null);
   const player = useMemo(() => {
@@ -105,7 +115,8 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
   const asked = useMemo(() => dimsOf(query.get("dims")), []);
   const [dims, setDims] = useState(asked);
   const allPanels = useMemo(() => sequence.signals.map((one) => one.name), [sequence]);
-  const [panels, setPanels] = useState(() => list(query.get("cols"))?.filter((name) => allPanels.includes(name)) ?? allPanels.slice(0, 24));
+  const first = useMemo(() => firstPanels(sequence, allPanels), [sequence]);
+  const [panels, setPanels] = useState(() => list(query.get("cols"))?.filter((name) => allPanels.includes(name)) ?? first);
   const films = useMemo(() => sequence.media.filter((one) => FILMS.has(one.kind)), [sequence]);
   const [videos, setVideos] = useState(() => list(query.get("vids"))?.filter((name) => films.some((film) => film.name === name)) ?? null);
   const [overlays, setOverlays] = useState({});
@@ -124,7 +135,7 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
     if (zoom) view.set(Number(zoom[1]), Number(zoom[2]));
   }
   const link = () => ({
-    ...seqKey, f: player.step || null, clock, cols: panels.length === Math.min(24, allPanels.length) && panels.every((name, i) => name === allPanels[i]) ? null : panels.join(",") || "-",
+    ...seqKey, f: player.step || null, clock, cols: panels.length === first.length && panels.every((name, i) => name === first[i]) ? null : panels.join(",") || "-",
     dims: dimsText(dims) || null, vids: videos ? videos.join(",") : null, zoom: view.whole ? null : `${Math.round(view.min)}-${Math.round(view.max)}`, ...filter,
   });
   const linkRef = useRef(link);
@@ -145,7 +156,7 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
   }, [player]);
 
   /* Columns that do not run with the clock say which of their samples belongs to each step. */
-  const crooked = useMemo(() => sequence.signals.filter((one) => one.aligned === false).map((one) => one.name), [sequence]);
+  const crooked = useMemo(() => sequence.signals.filter((one) => one.aligned === false && !inScene(sequence).has(one.name)).map((one) => one.name), [sequence]);
   const { value: aligned } = useLoaded(async (signal) => {
     const out = {};
     await Promise.all(crooked.map(async (name) => {
@@ -162,14 +173,12 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
   const spans = useMemo(() => spansNow, [spansKey, theme]);
   const flag = draftOf(id).flag ?? committed.flag ?? false;
 
-  const poses = useMemo(() => (aligns ? sequence.signals.map((info) => ({ info, pose: dataset.columns.find((column) => column.name === info.name)?.pose, align: aligns[info.name] }))
-    .filter((one) => one.pose?.position?.length >= 2 && one.info.length > 1).slice(0, 6) : NONE), [sequence, aligns]);
-  const points = useMemo(() => sequence.media.filter((one) => one.kind === "points" || one.kind === "clouds"), [sequence]);
+  const spaces = useMemo(() => (aligns ? spacesOf(sequence, aligns) : NONE), [sequence, aligns]);
   const scenes = sequence.media.filter((one) => one.kind === "scene");
   const sounds = sequence.media.filter((one) => one.kind === "audio");
   const images = sequence.media.filter((one) => one.kind === "image");
   const shownFilms = films.filter((film) => !videos || videos.includes(film.name));
-  const tiles = shownFilms.length + images.length + scenes.length + (poses.length || points.length ? 1 : 0);
+  const tiles = shownFilms.length + images.length + scenes.length + spaces.length;
   const [findings, setFindings] = useState({});
   const onFindings = useMemo(() => (name, about) => setFindings((old) => ({ ...old, [name]: about })), [sequence]);
 
@@ -229,8 +238,8 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
           <${VideoTile} seqKey=${seqKey} media=${film} clock=${clock} steps=${player.steps} player=${player} solo=${solo === film.name} compose=${same}
             onSolo=${tiles > 1 ? () => setSolo(solo === film.name ? null : film.name) : null} onFindings=${onFindings} /></div>`)}
         ${!solo && images.map((one) => html`<${ImageTile} key=${one.name} seqKey=${seqKey} media=${one} />`)}
-        ${!solo && scenes.map((one) => html`<${SceneTile} key=${one.name} seqKey=${seqKey} media=${one} player=${player} theme=${theme} />`)}
-        ${!solo && (poses.length > 0 || points.length > 0) && html`<${SpaceTile} seqKey=${seqKey} poses=${poses} points=${points} player=${player} theme=${theme} clock=${clock} />`}
+        ${!solo && scenes.map((one) => html`<${SceneTile} key=${one.name} seqKey=${seqKey} media=${one} player=${player} theme=${theme} clock=${clock} />`)}
+        ${!solo && spaces.map((one) => html`<${SpaceTile} key=${one.key} seqKey=${seqKey} space=${one} player=${player} theme=${theme} clock=${clock} />`)}
       </section>`}
       <section class="signals" aria-label="signals">
         ${sounds.map((one) => html`<${AudioPanel} key=${one.name} seqKey=${seqKey} media=${one} player=${player} view=${view} theme=${theme} />`)}
@@ -241,7 +250,9 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
           dimsAsked=${dims[info.name]} onDims=${(next) => setDims((old) => ({ ...old, [info.name]: next }))} onHide=${() => hidePanel(info.name)} />`)}
         ${panels.length < allPanels.length && html`<div class="hidden-panels"><span class="quiet">${plural(allPanels.length - panels.length, "signal")} not shown</span>
           ${allPanels.filter((name) => !panels.includes(name)).slice(0, 30).map((name) => html`<button type="button" class="chip" key=${name} onClick=${() => setPanels((old) => allPanels.filter((one) => one === name || old.includes(one)))}><${Icon} name="plus" size=${11} /> ${name}</button>`)}</div>`}
-        ${sequence.signals.length === 0 && sounds.length === 0 && html`<div class="empty small"><p>This sequence has no signals.</p></div>`}
+        ${!side && sequence.others.length > 0 && html`<details class="panel others" open=${sequence.signals.length === 0}><summary>Other columns <span class="quiet">${sequence.others.map((one) => one.name).slice(0, 6).join(", ")}</span></summary>
+          <div class="others-grid">${sequence.others.map((one) => html`<${OtherCard} key=${one.name} cell=${one} />`)}</div></details>`}
+        ${sequence.signals.length === 0 && sounds.length === 0 && sequence.others.length === 0 && html`<div class="empty small"><p>This sequence has no signals.</p></div>`}
       </section>
     </div>
     ${side && html`<aside class="side" aria-label="details">
@@ -249,7 +260,7 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
       <${Scalars} sequence=${sequence} dataset=${dataset} />
       ${Object.keys(findings).length > 0 && html`<${FilmFacts} films=${films} findings=${findings} />`}
       ${(sequence.files.length > 0) && html`<section class="side-section"><header><h3>Files</h3></header>${sequence.files.map((file) => html`<${FileCard} key=${file.name} file=${file} />`)}</section>`}
-      ${sequence.others.length > 0 && html`<section class="side-section"><header><h3>Other columns</h3></header>${sequence.others.map((one) => html`<article class="other-card" key=${one.name}><h4>${one.name}</h4><p class="mono quiet">${one.type}</p><pre>${one.text}</pre></article>`)}</section>`}
+      ${sequence.others.length > 0 && html`<section class="side-section"><header><h3>Other columns</h3></header>${sequence.others.map((one) => html`<${OtherCard} key=${one.name} cell=${one} />`)}</section>`}
       ${sequence.links?.length > 0 && html`<section class="side-section"><header><h3>Links</h3></header>${sequence.links.map((one) => html`<${LinkRow} key=${JSON.stringify(one)} link=${one} filter=${filter} />`)}</section>`}
       <section class="side-section"><header><h3>In Python</h3></header><${Copyable} text=${sequence.python} /></section>
     </aside>`}

@@ -1,15 +1,56 @@
-/** A view in three dimensions on a plain canvas: paths of poses, the pose at the playhead, clouds of points. Drag to turn, wheel to come nearer. */
+/** Views in three dimensions: paths of poses with the pose at the playhead, clouds of points that follow it. */
 
-import { html, useEffect, useLoaded, useRef, useState, useWidth, IconButton, Spinner } from "./ui.js";
-import { getArray, getJson } from "./api.js";
+import { html, useEffect, useLoaded, useMemo, useRef, useState, useWidth, Icon, IconButton, Spinner } from "./ui.js";
+import { getArray } from "./api.js";
 import { columnsOf } from "./npy.js";
-import { css, dimColour, rampCss } from "./palette.js";
+import { css, dimColour } from "./palette.js";
 import { placement } from "./signals.js";
+import { State } from "./tiles.js";
+import { Projection, Raster, extentOf, packed, rampGradient } from "./raster.js";
 import { followPointerTurn } from "./turning.js";
-import { grouped, short } from "./words.js";
+import { grouped, plural, short } from "./words.js";
 
-/** `[w, x, y, z]` turns the three axes. */
-function axesOf([w, x, y, z]) {
+const MOST = 20000;
+const KEPT = 24; /* clouds of one column */
+const AHEAD = 3;
+const FIRST = { yaw: -0.75, pitch: 0.55, zoom: 1, x: 0, y: 0 };
+const ABOVE = { yaw: 0, pitch: Math.PI / 2, zoom: 1, x: 0, y: 0 };
+const HERE = [0, 0, 0];
+const AXES = [["#e5484d", "x"], ["#30a46c", "y"], ["#3e8bff", "z"]];
+const APART = 8; /* times another's reach, from which on a path has a view of its own */
+const NONE = [];
+
+/** What shares a view: what names one frame of reference; paths that name none and reach about as far; each cloud that names none
+ * by itself. Paths come first: a cloud takes the whole width. */
+export function spacesOf(sequence, aligns) {
+  const spaces = new Map();
+  const into = (key, what, one) => {
+    if (!spaces.has(key)) spaces.set(key, { key, paths: [], clouds: [] });
+    spaces.get(key)[what].push(one);
+  };
+  const free = [];
+  for (const info of sequence.signals) {
+    if (!info.pose || info.length === 0) continue;
+    const one = { info, align: aligns?.[info.name] };
+    if (info.pose.frame) into(`frame ${info.pose.frame}`, "paths", one); else free.push(one);
+  }
+  let reach = null;
+  let number = -1;
+  for (const one of free.sort((a, b) => (a.info.pose.reach ?? 0) - (b.info.pose.reach ?? 0))) {
+    const own = one.info.pose.reach ?? 0;
+    if (reach === null || (reach > 0 && own > APART * reach)) number += 1;
+    reach = own;
+    into(`paths ${number}`, "paths", one);
+  }
+  for (const media of sequence.media) {
+    if (media.kind === "points" || media.kind === "clouds") into(media.frame ? `frame ${media.frame}` : `cloud ${media.name}`, "clouds", media);
+  }
+  const all = [...spaces.values()].map((space) => ({ ...space, paths: space.paths.slice(0, 8) }));
+  return [...all.filter((space) => !space.clouds.length), ...all.filter((space) => space.clouds.length)];
+}
+
+/** `[x, y, z, w]` as three axes. */
+function axesOf([x, y, z, w]) {
   return [
     [1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y)],
     [2 * (x * y - w * z), 1 - 2 * (x * x + z * z), 2 * (y * z + w * x)],
@@ -17,190 +58,333 @@ function axesOf([w, x, y, z]) {
   ];
 }
 
-function extent(paths, clouds) {
-  const low = [Infinity, Infinity, Infinity];
-  const high = [-Infinity, -Infinity, -Infinity];
-  for (const columns of [...paths.map((path) => path.position), ...clouds]) {
-    for (let axis = 0; axis < 3; axis += 1) {
-      const column = columns[axis];
-      if (!column) { low[axis] = Math.min(low[axis], 0); high[axis] = Math.max(high[axis], 0); continue; }
-      for (let i = 0; i < column.length; i += 1) {
-        if (column[i] < low[axis]) low[axis] = column[i];
-        if (column[i] > high[axis]) high[axis] = column[i];
-      }
-    }
-  }
-  if (!Number.isFinite(low[0])) return { centre: [0, 0, 0], size: 1 };
-  return { centre: low.map((l, axis) => (l + high[axis]) / 2), size: Math.max(1e-9, ...low.map((l, axis) => high[axis] - l)), low, high };
+function usePaths(seqKey, paths, theme, colour) {
+  return useLoaded(async (signal) => Promise.all(paths.map(async ({ info, align }, index) => {
+    const reply = await getArray("api/poses", { ...seqKey, col: info.name, max: MOST }, signal);
+    const columns = columnsOf(reply.array);
+    const place = placement(info, align);
+    return {
+      name: info.name, pose: info.pose, colour: colour ?? dimColour(index), columns, origin: reply.origin ?? HERE,
+      turn: columns.length === 7 ? columns.slice(3) : null,
+      sampleAt: (step) => { const sample = step < 0 ? -1 : place.sampleAt(step); return sample < 0 ? -1 : Math.floor(sample / (reply.each ?? 1)); },
+    };
+  })), [seqKey.id, seqKey.row, paths, theme, colour]);
 }
 
-/** `poses`: `[{info, pose, align, name, sampleOf}]`; `points`: media of kinds `points` and `clouds`. */
-export function SpaceTile({ seqKey, poses, points, player, theme, label = "space", clock }) {
+/** The clouds of one column: asked for one at a time, the newest wish first, those ahead while nothing else is wanted. */
+class CloudTrack {
+  constructor({ media, seqKey, stepOf, map, onChange }) {
+    Object.assign(this, { media, seqKey, stepOf, map, onChange });
+    this.kept = new Map();
+    this.cloud = null;
+    this.note = "";
+    this.by = null;
+    this.asking = false;
+    this.closed = false;
+  }
+
+  numberAt(step) {
+    if (this.media.kind === "points") return 0;
+    const own = this.stepOf(step);
+    if (own < 0) return -1;
+    const k = this.map ? this.map[own] ?? -1 : own;
+    return k < (this.media.count ?? Infinity) ? k : -1;
+  }
+
+  colourBy(by) {
+    this.by = by;
+    this.kept.clear();
+    this.follow(this.step ?? 0);
+  }
+
+  follow(step) {
+    this.step = step;
+    const k = this.numberAt(step);
+    this.want = k;
+    if (k < 0) { this.show(null, -1); return; }
+    const held = this.kept.get(k);
+    if (held) { this.show(held, k); this.ahead(step); } else this.ask(k);
+  }
+
+  ahead(step) {
+    if (this.media.kind === "points") return;
+    for (let i = 1; i <= AHEAD; i += 1) {
+      const k = this.numberAt(step + i);
+      if (k >= 0 && !this.kept.has(k)) { this.ask(k); return; }
+    }
+  }
+
+  show(held, k) {
+    if (this.k === k && this.held === held) return;
+    [this.k, this.held] = [k, held];
+    this.cloud = held?.cloud ?? null;
+    this.onChange(this);
+  }
+
+  async ask(k) {
+    if (this.asking || this.closed) return;
+    this.asking = true;
+    let held;
+    const { by } = this;
+    try {
+      const reply = await getArray("api/points", { ...this.seqKey, col: this.media.name, k: this.media.kind === "clouds" ? k : undefined, max: MOST, color: by });
+      const columns = columnsOf(reply.array);
+      held = { cloud: { columns, origin: reply.origin ?? HERE, span: reply.span ?? [0, 1], by: reply.by, choices: reply.choices, of: reply.of ?? 0, lost: reply.lost ?? 0, count: reply.array.shape[0] } };
+    } catch (error) {
+      held = { error };
+    }
+    this.asking = false;
+    if (this.closed) return;
+    if (by === this.by) {
+      this.kept.set(k, held);
+      if (this.kept.size > KEPT) this.kept.delete(this.kept.keys().next().value);
+    }
+    this.follow(this.step);
+  }
+}
+
+function useClouds(seqKey, clouds, player, clock, stepOf, onChange) {
+  const tracks = useRef(NONE);
+  useEffect(() => {
+    let closed = false;
+    const off = [];
+    (async () => {
+      const made = [];
+      for (const media of clouds) {
+        let map = null;
+        if (media.kind === "clouds") {
+          try { map = (await getArray("api/align", { ...seqKey, col: media.name, clock })).array.data; } catch { /* its number is the step */ }
+        }
+        made.push(new CloudTrack({ media, seqKey, stepOf, map, onChange }));
+      }
+      if (closed) return;
+      tracks.current = made;
+      for (const track of made) track.follow(player.step);
+      if (made.length) off.push(player.on(() => { for (const track of made) track.follow(player.step); }));
+    })();
+    return () => {
+      closed = true;
+      for (const stop of off) stop();
+      for (const track of tracks.current) track.closed = true;
+      tracks.current = NONE;
+    };
+  }, [seqKey.id, seqKey.row, clouds, player, clock, stepOf]);
+  return tracks;
+}
+
+const same = (step) => step;
+
+/** One view. `space`: as `spacesOf` gives it; `stepOf`: the sequence's own step for one of the player's; `colour`: of its paths. */
+export function SpaceTile({ seqKey, space, player, theme, clock, stepOf = same, colour }) {
   const box = useRef(null);
   const canvas = useRef(null);
+  const figure = useRef(null);
+  const fact = useRef(null);
   const wide = useWidth(box);
-  const camera = useRef({ yaw: -0.9, pitch: 0.5, zoom: 1, x: 0, y: 0 });
+  const camera = useRef({ ...FIRST });
+  const [above, setAbove] = useState(false);
   const [full, setFull] = useState(false);
-  const [note, setNote] = useState("");
-
-  const { value: paths } = useLoaded(async (signal) => Promise.all(poses.map(async (one, index) => {
-    const want = [...one.pose.position, ...(one.pose.rotation ?? [])];
-    const wide_ = one.info.length * want.length > 300000;
-    const reply = await getArray("api/signal", { ...seqKey, col: one.info.name, dims: want.join(","), points: wide_ ? 3000 : undefined }, signal);
-    let columns = columnsOf(reply.array);
-    if (reply.envelope) columns = columns.slice(0, want.length);
-    else if (columns.length > want.length) columns = want.map((d) => columns[d]);
-    const place = placement(one.info, one.align);
-    const each = reply.envelope ? one.info.length / columns[0].length : 1;
-    const deep = one.pose.position.length;
-    return {
-      name: one.info.name, colour: one.colour ?? dimColour(index), position: columns.slice(0, deep),
-      rotation: columns.length === deep + 4 ? columns.slice(deep) : null, order: one.pose.order ?? "xyzw",
-      sampleAt: (step) => { const sample = place.sampleAt(one.stepOf ? one.stepOf(step) : step); return sample < 0 ? -1 : Math.floor(sample / each); },
-    };
-  })), [seqKey.id, seqKey.row, poses, theme]);
-
-  const clouds = useRef(new Map());
+  const [heads, setHeads] = useState({});
   const drawRef = useRef(() => {});
-  const wanted = useRef({ busy: new Set() });
-  const mapping = useRef(new Map());
+  const bounds = useRef(null);
+  const { paths: asked, clouds } = space;
+  const good = useMemo(() => clouds.filter((one) => one.state === "present" || one.state === "inline"), [clouds]);
+  const { value: paths, error } = usePaths(seqKey, asked, theme, colour);
+  const tracks = useClouds(seqKey, good, player, clock, stepOf, (track) => {
+    const { media, held, k } = track;
+    const about = held?.error ? { error: held.error } : held?.cloud ? { by: held.cloud.by, span: held.cloud.span, choices: held.cloud.choices, of: held.cloud.of, count: held.cloud.count, lost: held.cloud.lost } : { none: true };
+    if (figure.current) figure.current.dataset.shown = String(k);
+    setHeads((old) => ({ ...old, [media.name]: about }));
+    drawRef.current();
+  });
 
-  useEffect(() => {
-    clouds.current.clear();
-    mapping.current.clear();
-    let closed = false;
-    const fetchNow = () => {
-      for (const one of points) {
-        const map = mapping.current.get(one.name);
-        const k = one.kind === "clouds" ? (map ? map[player.step] ?? -1 : player.step) : 0;
-        const held = clouds.current.get(one.name);
-        if (k < 0) { if (held) { clouds.current.delete(one.name); drawRef.current(); } continue; }
-        if (held?.k === k || wanted.current.busy.has(one.name)) continue;
-        wanted.current.busy.add(one.name);
-        getArray("api/points", { ...seqKey, col: one.name, k: one.kind === "clouds" ? k : undefined, max: 20000 }).then((reply) => {
-          if (closed) return;
-          clouds.current.set(one.name, { k, columns: columnsOf(reply.array) });
-          const n = reply.array.shape[0];
-          setNote(reply.of && reply.of > n ? `${grouped(n)} of ${grouped(reply.of)} points` : `${grouped(n)} points`);
-          drawRef.current();
-        }, (error) => { clouds.current.set(one.name, { k, columns: null }); setNote(error.message); })
-          .finally(() => { wanted.current.busy.delete(one.name); if (!closed) setTimeout(fetchNow, 0); });
-      }
-    };
-    (async () => {
-      for (const one of points) {
-        if (one.kind !== "clouds") continue;
-        try { mapping.current.set(one.name, (await getArray("api/align", { ...seqKey, col: one.name, clock })).array.data); } catch { /* its k is the step */ }
-      }
-      if (!closed) fetchNow();
-    })();
-    const off = points.length ? player.on(fetchNow) : () => {};
-    return () => { closed = true; off(); };
-  }, [seqKey.id, seqKey.row, points, player]);
-
+  useEffect(() => { bounds.current = null; }, [seqKey.id, seqKey.row, space]);
   useEffect(() => {
     if (wide < 60 || !paths) return undefined;
     const element = canvas.current;
-    const scale = devicePixelRatio || 1;
+    const raster = new Raster();
+    const ratio = Math.min(2, devicePixelRatio || 1);
     const tall = element.parentElement.clientHeight;
-    element.width = Math.round(wide * scale);
-    element.height = Math.round(tall * scale);
-    let box3 = null;
-    let framed = 0;
+    element.width = Math.round(wide * ratio);
+    element.height = Math.round(tall * ratio);
+    let waiting = 0;
     const draw = () => {
-      const held = [...clouds.current.values()].map((cloud) => cloud.columns).filter(Boolean);
-      if (!box3 || framed !== held.length) { box3 = extent(paths, held); framed = held.length; }
-      const { yaw, pitch, zoom, x: shiftX, y: shiftY } = camera.current;
+      waiting = 0;
+      const held = tracks.current.map((track) => track.cloud).filter(Boolean);
+      bounds.current = boundsNow(bounds.current, paths, held);
+      const projection = new Projection(camera.current, bounds.current, wide, tall);
       const c = element.getContext("2d");
-      c.setTransform(scale, 0, 0, scale, 0, 0);
+      c.setTransform(ratio, 0, 0, ratio, 0, 0);
       c.clearRect(0, 0, wide, tall);
-      const k = (Math.min(wide, tall) * 0.62 * zoom) / box3.size;
-      const [cy, sy, cp, sp] = [Math.cos(yaw), Math.sin(yaw), Math.cos(pitch), Math.sin(pitch)];
-      const [mx, my, mz] = box3.centre;
-      const project = (px, py, pz) => {
-        const dx = px - mx;
-        const dy = py - my;
-        const dz = pz - mz;
-        const across = dx * cy - dy * sy;
-        const deep = dx * sy + dy * cy;
-        return [wide / 2 + shiftX + across * k, tall / 2 + shiftY - (dz * cp + deep * sp) * k, deep * cp - dz * sp];
-      };
-      grid(c, project, box3);
-      for (const columns of held) cloud(c, project, columns, box3);
-      for (const path of paths) trail(c, project, path, player.step, box3.size);
+      if (!bounds.current.empty) grid(c, projection, bounds.current, wide);
+      if (held.length) {
+        raster.resize(element.width, element.height);
+        raster.clear();
+        for (const cloud of held) {
+          if (cloud.theme !== theme) { cloud.colours = packed(cloud.columns, cloud.span); cloud.theme = theme; }
+          raster.points(projection, cloud, ratio);
+        }
+        raster.onto(c, wide, tall);
+      }
+      const own = stepOf(player.step);
+      for (const path of paths) trail(c, projection, path, own, bounds.current.size);
+      gizmo(c, projection, tall);
+      if (fact.current) fact.current.textContent = paths.length ? positionOf(paths[0], own) : "";
+      if (figure.current) figure.current.dataset.pose = paths.length ? String(paths[0].sampleAt(own)) : "";
     };
-    drawRef.current = draw;
+    const later = () => { if (!waiting) waiting = requestAnimationFrame(draw); };
+    drawRef.current = later;
     draw();
-    const stops = [player.on(draw), followPointerTurn(element, camera.current, draw)];
-    return () => { for (const stop of stops) stop(); };
-  }, [wide, paths, theme, player, full]);
+    const stops = [player.on(later), followPointerTurn(element, camera.current, later, { flat: () => camera.current.pitch > 1.55, home: () => (camera.current.pitch > 1.55 ? ABOVE : FIRST) })];
+    return () => { cancelAnimationFrame(waiting); for (const stop of stops) stop(); };
+  }, [wide, paths, theme, player, full, stepOf]);
 
-  return html`<figure class=${`tile space ${full ? "solo" : ""}`} data-tile=${label} data-state="ok" aria-label="view in three dimensions">
-    <div class="tile-picture" ref=${box} style=${{ aspectRatio: "16 / 10" }}><canvas ref=${canvas} class="canvas3" title="Drag to turn, shift-drag to move, wheel to come nearer, double press to go back"></canvas>
-      ${!paths && html`<div class="tile-wait"><${Spinner} /></div>`}</div>
-    <figcaption><span class="tile-name">${[...poses.map((one) => one.info.name), ...points.map((one) => one.name)].join(", ")}</span>
-      <span class="push"></span><span class="quiet tile-fact">${note || "drag to turn"}</span>
-      <${IconButton} icon="expand" size=${14} label="Make the view in three dimensions larger" pressed=${full} onClick=${() => setFull(!full)} /></figcaption></figure>`;
+  const turnTo = (from) => {
+    setAbove(from);
+    Object.assign(camera.current, from ? ABOVE : FIRST);
+    drawRef.current();
+  };
+  const names = [...asked.map((one) => one.info.name), ...clouds.map((one) => one.name)];
+  const bad = clouds.find((one) => !good.includes(one));
+  const failed = error ?? Object.values(heads).find((one) => one.error)?.error;
+  const nothing = !paths?.length && good.length === 0;
+  const state = bad && nothing ? bad.state : failed ? "broken" : "ok";
+  return html`<figure class=${`tile space ${clouds.length ? "broad" : ""} ${full ? "tall" : ""}`} ref=${figure} data-tile=${names.join(" ")} data-state=${state} aria-label=${`${names.join(", ")} in three dimensions`}>
+    <div class="tile-picture" ref=${box} style=${{ aspectRatio: full ? "1 / 1" : clouds.length ? "16 / 9" : "16 / 10" }}>
+      <canvas ref=${canvas} class="canvas3" role="img" aria-label=${`${names.join(", ")} in three dimensions`} title="Drag to turn, shift-drag or two fingers to move, wheel to come nearer, double press to go back"></canvas>
+      ${bad && nothing && html`<${State} state=${bad.state} why=${bad.why} hint=${bad.hint} place=${bad.place} />`}
+      ${!nothing && !failed && (!paths || (good.length > 0 && !Object.keys(heads).length)) && html`<div class="tile-wait"><${Spinner} /></div>`}
+      ${failed && (nothing || clouds.length === 1 ? html`<${State} state=${failed.code === "missing" ? "missing" : "broken"} why=${failed.message} hint=${failed.hint} place=${clouds[0]?.place} />` : html`<div class="tile-note bad">${failed.message}</div>`)}
+      ${!failed && good.map((one) => heads[one.name]?.none && html`<div class="tile-note" key=${one.name}>no cloud at this step</div>`)}
+      <div class="space-tools"><button type="button" class="chip" aria-pressed=${String(!above)} onClick=${() => turnTo(false)}>3D</button><button type="button" class="chip" aria-pressed=${String(above)} onClick=${() => turnTo(true)}>Top</button>
+        <${IconButton} icon="expand" size=${14} label=${full ? "Make the view smaller" : "Make the view larger"} pressed=${full} onClick=${() => setFull(!full)} /></div>
+    </div>
+    <figcaption>
+      ${asked.map(({ info }, i) => html`<span class="tile-name path-name" key=${info.name} title=${`${info.pose.reads}${info.pose.assumed ? " (assumed)" : ""}${info.pose.frame ? `, in ${info.pose.frame}` : ""}`}><i style=${{ background: colour ?? dimColour(i) }}></i>${info.name}</span>
+        ${info.pose.assumed && html`<span class="badge" title=${`Nothing says how its rotation is written: ${info.pose.reads} is assumed. Name the dimensions to be sure.`}>assumed</span>`}`)}
+      ${clouds.map((one) => html`<span class="tile-name" key=${one.name} title=${one.place ?? one.name}>${one.name}</span>
+        ${heads[one.name]?.choices && html`<${CloudFacts} name=${one.name} head=${heads[one.name]} theme=${theme} onColour=${(by) => tracks.current.find((track) => track.media.name === one.name)?.colourBy(by)} />`}
+        ${bad === one && !nothing && html`<span class="badge bad" title=${one.why ?? ""}><${Icon} name="warning" size=${12} /> ${one.state}</span>`}`)}
+      <span class="push"></span><span class="quiet tile-fact" ref=${fact}></span>
+    </figcaption></figure>`;
 }
 
-function grid(c, project, { centre, size, low }) {
-  const raw = size / 6;
+function CloudFacts({ name, head, onColour }) {
+  const { by, span, choices, of, count, lost } = head;
+  const exact = of > count + lost ? `${grouped(count)} of ${plural(of, "point")}` : plural(count, "point");
+  return html`<span class="quiet tile-frame" title=${lost ? `${grouped(lost)} of them have no place (NaN or infinite)` : "One of each of so many even parts of the file is drawn"}>${exact}${lost ? ` · ${grouped(lost)} without a place` : ""}</span>
+    <label class="cloud-colour"><span class="sr">colour of ${name}</span><select value=${by} onChange=${(event) => onColour(event.target.value)}>${choices.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>
+    ${by !== "rgb" && span && html`<span class="badge depth-scale" title=${`Colours from ${short(span[0])} to ${short(span[1])}`}>${short(span[0])}<i style=${{ background: rampGradient() }}></i>${short(span[1])}</span>`}`;
+}
+
+/** A cloud that has moved out of the view takes the view along; with paths, all stays where it is. */
+function boundsNow(old, paths, clouds) {
+  if (!clouds.length && !paths.length) return old ?? { centre: [0, 0, 0], size: 1, low: [0, 0, 0], empty: true };
+  if (!old || old.empty || old.clouds !== clouds.length) return { ...extentOf(paths, clouds), clouds: clouds.length };
+  if (paths.length || !clouds.length) return old;
+  if (clouds[0] === old.looked) return old;
+  const now = extentOf(paths, clouds);
+  const far = now.centre.some((x, axis) => Math.abs(x - old.centre[axis]) > old.size / 4);
+  return far ? { ...old, centre: now.centre, low: now.low, looked: clouds[0] } : { ...old, looked: clouds[0] };
+}
+
+function positionOf(path, step) {
+  const now = path.sampleAt(step);
+  if (now < 0 || now >= path.columns[0].length) return "no pose at this step";
+  return ["x", "y", "z"].map((axis, i) => `${axis} ${short(path.columns[i][now] + path.origin[i])}`).join("  ");
+}
+
+function grid(c, projection, { centre, size, low }, wide) {
+  const raw = size / 7;
   const ten = 10 ** Math.floor(Math.log10(raw));
   const every = [1, 2, 5, 10].map((m) => m * ten).find((m) => m >= raw) ?? ten * 10;
-  const floor = low ? low[2] : 0;
-  const reach = size * 0.75;
-  c.strokeStyle = css("grid");
+  const reach = size * 0.8;
+  c.strokeStyle = css("line");
   c.lineWidth = 1;
-  c.beginPath();
-  const from = (axis) => Math.floor((centre[axis] - reach) / every) * every;
-  for (let x = from(0); x <= centre[0] + reach; x += every) {
-    c.moveTo(...project(x, centre[1] - reach, floor)); c.lineTo(...project(x, centre[1] + reach, floor));
-  }
-  for (let y = from(1); y <= centre[1] + reach; y += every) {
-    c.moveTo(...project(centre[0] - reach, y, floor)); c.lineTo(...project(centre[0] + reach, y, floor));
-  }
-  c.stroke();
+  const from = (axis) => Math.ceil((centre[axis] - reach) / every) * every;
+  const line = (ax, ay, bx, by) => {
+    const parts = 8;
+    c.beginPath();
+    let before = null;
+    for (let i = 0; i <= parts; i += 1) {
+      const [x, y, , scale] = projection.at(ax + ((bx - ax) * i) / parts, ay + ((by - ay) * i) / parts, low[2]);
+      if (scale > 0) { if (before) c.lineTo(x, y); else c.moveTo(x, y); }
+      before = scale > 0;
+    }
+    c.stroke();
+  };
+  c.globalAlpha = 0.55;
+  for (let x = from(0); x <= centre[0] + reach; x += every) line(x, centre[1] - reach, x, centre[1] + reach);
+  for (let y = from(1); y <= centre[1] + reach; y += every) line(centre[0] - reach, y, centre[0] + reach, y);
+  c.globalAlpha = 1;
+  if (wide < 240) return;
   c.fillStyle = css("quiet");
   c.font = "10.5px ui-sans-serif, system-ui, sans-serif";
-  c.fillText(`grid ${short(every)}`, 8, 16);
+  c.fillText(`grid ${short(every)}`, 10, 18);
 }
 
-function trail(c, project, path, step, size) {
-  const [xs, ys, zs] = path.position;
+/** Three small axes in the corner say how the view is turned. */
+function gizmo(c, projection, tall) {
+  const at = [30, tall - 30];
+  const { cy, sy, cp, sp } = projection;
+  const ends = [[cy, -sy * sp, sy * cp], [-sy, -cy * sp, cy * cp], [0, -cp, -sp]].map(([x, y, deep], axis) => ({ x: at[0] + x * 17, y: at[1] + y * 17, deep, axis }));
+  c.lineWidth = 2;
+  c.font = "600 10px ui-sans-serif, system-ui, sans-serif";
+  c.textAlign = "center";
+  c.textBaseline = "middle";
+  for (const { x, y, axis } of ends.sort((a, b) => b.deep - a.deep)) {
+    c.strokeStyle = AXES[axis][0];
+    c.fillStyle = AXES[axis][0];
+    c.beginPath();
+    c.moveTo(...at);
+    c.lineTo(x, y);
+    c.stroke();
+    const away = Math.hypot(x - at[0], y - at[1]);
+    if (away > 6) c.fillText(AXES[axis][1], at[0] + ((x - at[0]) * (away + 8)) / away, at[1] + ((y - at[1]) * (away + 8)) / away);
+  }
+  c.textAlign = "left";
+  c.textBaseline = "alphabetic";
+}
+
+function trail(c, projection, path, step, size) {
+  const [xs, ys, zs] = path.columns;
+  const [ox, oy, oz] = path.origin;
   const now = path.sampleAt(step);
-  const stride = Math.max(1, Math.floor(xs.length / 2000));
+  const stride = Math.max(1, Math.floor(xs.length / 4000));
   const line = (from, to, alpha, thick) => {
     c.globalAlpha = alpha;
     c.strokeStyle = path.colour;
     c.lineWidth = thick;
+    c.lineJoin = "round";
     c.beginPath();
     let pen = false;
-    for (let i = from; i < to; i += stride) {
-      if (!Number.isFinite(xs[i])) { pen = false; continue; }
-      const [px, py] = project(xs[i], ys[i], zs ? zs[i] : 0);
+    for (let i = from; i < to; i = i + stride < to || i === to - 1 ? i + stride : to - 1) {
+      const [px, py, , scale] = Number.isFinite(xs[i]) ? projection.at(xs[i] + ox, ys[i] + oy, zs[i] + oz) : NOWHERE;
+      if (!scale) { pen = false; continue; }
       if (pen) c.lineTo(px, py); else c.moveTo(px, py);
       pen = true;
     }
     c.stroke();
     c.globalAlpha = 1;
   };
-  line(0, xs.length, 0.3, 1.3);
+  line(0, xs.length, 0.35, 1.5);
   if (now < 0 || now >= xs.length || !Number.isFinite(xs[now])) return;
-  line(0, now + 1, 1, 2);
-  const at = [xs[now], ys[now], zs ? zs[now] : 0];
-  if (path.rotation) {
-    const q = path.rotation.map((column) => column[now]);
-    const axes = axesOf(path.order === "wxyz" ? q : [q[3], q[0], q[1], q[2]]);
-    ["#e5484d", "#30a46c", "#3e8bff"].forEach((colour, axis) => {
-      c.strokeStyle = colour;
+  line(0, now + 1, 1, 2.5);
+  const at = [xs[now] + ox, ys[now] + oy, zs[now] + oz];
+  const [px, py, , scale] = projection.at(...at);
+  if (!scale) return;
+  if (path.turn && Number.isFinite(path.turn[0][now])) {
+    axesOf(path.turn.map((column) => column[now])).forEach((axis, i) => {
+      const [ex, ey, , seen] = projection.at(...at.map((v, d) => v + axis[d] * size * 0.1));
+      if (!seen) return;
+      [c.strokeStyle] = AXES[i];
       c.lineWidth = 2.5;
       c.beginPath();
-      c.moveTo(...project(...at).slice(0, 2));
-      c.lineTo(...project(...at.map((v, i) => v + axes[axis][i] * size * 0.09)).slice(0, 2));
+      c.moveTo(px, py);
+      c.lineTo(ex, ey);
       c.stroke();
     });
   }
-  const [px, py] = project(...at);
   c.fillStyle = path.colour;
   c.strokeStyle = css("surface");
   c.lineWidth = 2;
@@ -210,145 +394,4 @@ function trail(c, project, path, step, size) {
   c.stroke();
 }
 
-function cloud(c, project, columns, { low, high }) {
-  const [xs, ys, zs, r, g, b] = columns;
-  const room = (high?.[2] ?? 1) - (low?.[2] ?? 0) || 1;
-  for (let i = 0; i < xs.length; i += 1) {
-    const [px, py] = project(xs[i], ys[i], zs[i]);
-    if (px < 0 || py < 0) continue;
-    c.fillStyle = r ? `rgb(${r[i] * 255} ${g[i] * 255} ${b[i] * 255})` : rampCss((zs[i] - low[2]) / room);
-    c.fillRect(px, py, 1.6, 1.6);
-  }
-}
-
-/** What is seen from above at a step: agents as boxes, the way of the car, lights. Metres around the car. */
-export function SceneTile({ seqKey, media, player, stepOf = (step) => step, theme }) {
-  const box = useRef(null);
-  const canvas = useRef(null);
-  const wide = useWidth(box);
-  const camera = useRef({ yaw: 0, pitch: 0, zoom: 1, x: 0, y: 0 });
-  const scene = useRef(null);
-  const drawRef = useRef(() => {});
-  const [about, setAbout] = useState("");
-  const [error, setError] = useState(null);
-  const shown = useRef(null);
-
-  useEffect(() => {
-    let closed = false;
-    let busy = false;
-    const look = () => {
-      const k = stepOf(player.step);
-      if (closed || busy || k < 0 || scene.current?.k === k) return;
-      busy = true;
-      getJson("api/scene", { ...seqKey, k }).then((reply) => {
-        if (closed) return;
-        scene.current = { ...reply, k };
-        setError(null);
-        setAbout(`${reply.agents.length} agents${reply.lights.length ? ` · ${reply.lights.length} lights` : ""}`);
-        drawRef.current();
-        if (shown.current) shown.current.dataset.shown = String(k);
-      }, (problem) => { if (!closed) { scene.current = { k }; setError(problem); } }).finally(() => { busy = false; look(); });
-    };
-    look();
-    const off = player.on(look);
-    return () => { closed = true; off(); };
-  }, [seqKey.id, seqKey.row, media.name, player]);
-
-  useEffect(() => {
-    if (wide < 60) return undefined;
-    const element = canvas.current;
-    const scale = devicePixelRatio || 1;
-    const tall = element.parentElement.clientHeight;
-    element.width = Math.round(wide * scale);
-    element.height = Math.round(tall * scale);
-    const draw = () => {
-      const c = element.getContext("2d");
-      c.setTransform(scale, 0, 0, scale, 0, 0);
-      c.clearRect(0, 0, wide, tall);
-      if (scene.current?.ego) fromAbove(c, scene.current, wide, tall, camera.current);
-    };
-    drawRef.current = draw;
-    draw();
-    return followPointerTurn(element, camera.current, draw, true);
-  }, [wide, theme]);
-
-  return html`<figure class="tile space" ref=${shown} data-tile=${media.name} data-state=${error ? "failed" : "ok"} aria-label=${`scene ${media.name} from above`}>
-    <div class="tile-picture" ref=${box} style=${{ aspectRatio: "16 / 10" }}><canvas ref=${canvas} class="canvas3" title="Drag to move, wheel to come nearer, double press to go back"></canvas>
-      ${error && html`<div class="tile-note bad">${error.message}</div>`}</div>
-    <figcaption><span class="tile-name">${media.name}</span><span class="scene-key">
-      ${KINDS.map(([kind, text], i) => html`<span key=${kind}><i style=${{ background: dimColour(i) }}></i>${text}</span>`)}</span><span class="push"></span>
-      <span class="quiet tile-fact">${about}</span></figcaption></figure>`;
-}
-
-const KINDS = [["EGO", "this car"], ["CAR", "cars"], ["PEDESTRIAN", "people"], ["CYCLIST", "cyclists"]];
-
-function kindOf(label) {
-  const name = String(label ?? "").toUpperCase();
-  if (name.includes("PEDESTRIAN")) return 2;
-  if (name.includes("CYCL")) return 3;
-  return 1;
-}
-
-function fromAbove(c, scene, wide, tall, { zoom, x, y }) {
-  const k = (Math.min(wide, tall) / 90) * zoom;
-  const [ox, oy] = [wide / 2 + x, tall / 2 + y];
-  const place = (px, py) => [ox + (px - scene.ego.x) * k, oy - (py - scene.ego.y) * k];
-  c.strokeStyle = css("grid");
-  c.lineWidth = 1;
-  for (const metres of [10, 20, 40, 80, 160]) {
-    c.beginPath();
-    c.arc(ox, oy, metres * k, 0, 7);
-    c.stroke();
-    if (metres * k < wide / 2 && metres * k > 30) {
-      c.fillStyle = css("quiet");
-      c.font = "10.5px ui-sans-serif, system-ui, sans-serif";
-      c.fillText(`${metres} m`, ox + metres * k + 3, oy - 3);
-    }
-  }
-  if (scene.trail?.length) {
-    c.strokeStyle = dimColour(0);
-    c.globalAlpha = 0.6;
-    c.lineWidth = 2;
-    c.beginPath();
-    scene.trail.forEach(([px, py], i) => (i ? c.lineTo(...place(px, py)) : c.moveTo(...place(px, py))));
-    c.stroke();
-    c.globalAlpha = 1;
-  }
-  const body = (one, colour, strong) => {
-    const [px, py] = place(one.x, one.y);
-    const long = Math.max(4, (one.length ?? 1) * k);
-    const broad = Math.max(4, (one.width ?? 1) * k);
-    c.save();
-    c.translate(px, py);
-    c.rotate(-(one.yaw ?? 0));
-    c.fillStyle = colour;
-    c.globalAlpha = strong ? 1 : 0.35 + 0.5 * (one.p ?? 1);
-    c.beginPath();
-    c.roundRect(-long / 2, -broad / 2, long, broad, Math.min(3, broad / 3));
-    c.fill();
-    c.globalAlpha = 1;
-    c.fillStyle = css("surface");
-    c.beginPath();
-    c.moveTo(long * 0.42, 0); c.lineTo(long * 0.16, -broad * 0.3); c.lineTo(long * 0.16, broad * 0.3);
-    c.fill();
-    c.restore();
-  };
-  for (const agent of scene.agents) body(agent, dimColour(kindOf(agent.label)), false);
-  body(scene.ego, dimColour(0), true);
-  scene.lights?.slice(0, 8).forEach((light, i) => {
-    c.fillStyle = { red: "#e5484d", yellow: "#f5b800", green: "#30a46c" }[light.state] ?? css("quiet");
-    c.beginPath();
-    c.arc(14 + i * 16, 16, 5.5, 0, 7);
-    c.fill();
-    c.fillStyle = "#fff";
-    c.font = "bold 8px ui-sans-serif, system-ui, sans-serif";
-    c.textAlign = "center";
-    c.fillText(({ red: "R", yellow: "Y", green: "G" })[light.state] ?? "?", 14 + i * 16, 19);
-    c.textAlign = "left";
-  });
-  if (scene.time) {
-    c.fillStyle = css("quiet");
-    c.font = "10.5px ui-sans-serif, system-ui, sans-serif";
-    c.fillText(scene.time.replace("T", " "), 8, tall - 8);
-  }
-}
+const NOWHERE = [0, 0, 0, 0];

@@ -10,7 +10,7 @@ const STATES = {
   broken: "File is broken", undecodable: "Cannot be decoded here", failed: "Could not be looked at",
 };
 
-function State({ state, why, hint, place }) {
+export function State({ state, why, hint, place }) {
   return html`<div class="tile-state" data-state=${state}>
     <${Icon} name=${state === "null" ? "film" : "warning"} size=${26} />
     <strong>${STATES[state] ?? state}</strong>
