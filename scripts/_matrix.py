@@ -35,7 +35,6 @@ BASE = [
     "tests/dataset/test_sequence.py",
     "tests/dataset/test_changes.py",
     "tests/dataset/test_statistics.py",
-    "tests/dataset/test_frames.py",
     "tests/shards/test_laws.py",
     "tests/shards/test_reading.py",
     "tests/shards/parquet/test_writing.py",
