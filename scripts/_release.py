@@ -9,6 +9,10 @@ import tomllib
 import zipfile
 from email import message_from_string
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from email.message import Message
 
 LIMIT = 8 * 2**20
 """Bytes of one file; ten times what text alone takes would mean that data slipped in."""
@@ -39,6 +43,25 @@ def repository_of(checkout: Path) -> str | None:
     project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
     address: str | None = project.get("urls", {}).get("Repository")
     return address
+
+
+def strangers_miss(checkout: Path, inside: set[str], source: set[str], about: Message) -> list[str]:
+    """Licences of others, types and the changes of this version, where they are not handed out."""
+    licences = about.get_all("License-File") or []
+    wrong = [
+        f"{name} is no licence file of the wheel"
+        for name in sorted(source)
+        if re.match(r"src/.*LICENSE", name) and name not in licences
+    ]
+    wrong += [
+        f"the wheel lacks {name}: types would not reach whoever installs it"
+        for name in ("seqlake/py.typed", "seqlake/__init__.pyi")
+        if name not in inside
+    ]
+    headings = re.findall(r"^## (\S+)", (checkout / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    if headings[:1] != [about["Version"]]:
+        wrong.append(f"CHANGELOG.md begins with {headings[:1]}, expected {about['Version']}")
+    return wrong
 
 
 def judge(checkout: Path, folder: Path) -> list[str]:
@@ -76,6 +99,7 @@ def judge(checkout: Path, folder: Path) -> list[str]:
     for name in about.get_all("License-File") or ["a licence file"]:
         if f"seqlake-{version}.dist-info/licenses/{name}" not in inside or name not in source:
             wrong.append(f"{name} is not handed out")
+    wrong += strangers_miss(checkout, inside, source, about)
     if about["Version"] != version or about["License-Expression"] != "Apache-2.0" or not about["Requires-Python"]:
         wrong.append("version, licence or Python of the metadata differ from the project's")
     if (

@@ -24,6 +24,7 @@ FOREIGN = {
     "pyiceberg's tables and types": "catalog element_field key_field",
     "deltalake's tables": "_storage_options table_uri",
     "Pillow's images": "filename mode save",
+    "PyAV's containers": "metadata_errors",
     "databases' errors": "sqlite_errorcode sqlstate",
     "trimesh's geometries": "colors faces vertices visual",
     "urllib's errors": "reason",

@@ -36,6 +36,40 @@ def test_public_names_are_sorted_and_all_there_is() -> None:
         _ = seqlake.nothing_of_that_name
 
 
+def test_the_stub_says_what_the_front_door_does() -> None:
+    """Editors and type checkers read `__init__.pyi`; `import x as x` is what Jedi takes for public there."""
+    tree = ast.parse((SOURCE / "__init__.pyi").read_text())
+    homes, modules, listed = {}, [], []
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            assert all(one.asname == one.name for one in node.names), ast.unparse(node)
+            if node.module == "seqlake":
+                modules += [one.name for one in node.names]
+            else:
+                homes |= {one.name: (node.module or "").removeprefix("seqlake.") for one in node.names}
+        elif isinstance(node, ast.Assign):
+            listed = ast.literal_eval(node.value)
+    assert homes == seqlake._HOME
+    assert modules == list(seqlake._MODULES)
+    assert listed == seqlake.__all__
+
+
+def test_editors_complete_the_front_door() -> None:
+    jedi = pytest.importorskip("jedi")
+    names = {one.name for one in jedi.Script("import seqlake as sl\nsl.").complete()}
+    assert not set(seqlake.__all__) - names
+    (opening,) = jedi.Script("import seqlake as sl\nsl.open(").get_signatures()
+    assert opening.to_string().startswith("open(location: ")
+    assert opening.to_string().endswith("-> Dataset")
+    (loader,) = jedi.Script("import seqlake as sl\nsl.Loader(").get_signatures()
+    assert {"window", "batch_size", "shuffle", "seed"} <= {one.name for one in loader.params}
+    given = {one.name for one in jedi.Script("import seqlake as sl\nsl.open('x').").complete()}
+    assert {"where", "sql", "writer", "add_column", "validate"} <= given
+    called = [name for name in seqlake.__all__ if callable(getattr(seqlake, name))]
+    unknown = [name for name in called if not jedi.Script(f"import seqlake as sl\nsl.{name}(").get_signatures()]
+    assert not unknown
+
+
 def test_no_module_imports_from_the_front_door() -> None:
     """Rooms import each other's modules, so that the front door may import any of them."""
     guilty = []

@@ -43,11 +43,27 @@ def test_the_citation_names_this_project() -> None:
     assert PROJECT["project"]["description"] in fields["abstract"]
 
 
+def test_each_bound_of_the_project_is_what_the_matrix_begins_with() -> None:
+    """`scripts/matrix --resolve` writes the files."""
+    text = (ROOT / "constraints" / "oldest.txt").read_text()
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", text, flags=re.MULTILINE))
+    for one in PROJECT["project"]["dependencies"]:
+        name, bound = re.match(r"([\w.-]+)>=([\d.]+)", one).groups()
+        assert (pinned[name] + ".").startswith(bound + "."), f"{name} {pinned[name]}: run scripts/matrix --resolve"
+
+
+def test_files_of_others_bring_their_licences() -> None:
+    """Each licence that lies beside what it is for is one that a wheel names."""
+    named = {path for pattern in PROJECT["project"]["license-files"] for path in ROOT.glob(pattern)}
+    assert named >= {path for path in (ROOT / "src").rglob("*LICENSE*") if path.is_file()}
+    assert len(named) >= 5
+
+
 def test_the_source_distribution_names_what_is_there() -> None:
     included = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert all(pattern.startswith("/") for pattern in included), "else a folder of that name is taken anywhere"
     assert not [pattern for pattern in included if not list(ROOT.glob(pattern[1:]))]
-    assert {"/src", "/tests", "/docs", "/*.md", "/LICENSE"} <= set(included)
+    assert {"/src", "/tests", "/docs", "/constraints", "/*.md", "/LICENSE"} <= set(included)
 
 
 def test_no_link_of_the_description_needs_another_file() -> None:

@@ -118,3 +118,21 @@ def test_what_a_stranger_s_schema_says_of_streams_and_rates_is_refused_by_name()
         media.open_steps(0, lambda _: None, ColumnType("image", fps="1/0"))
     with pytest.raises(DecodeError, match="fps: expected frames per second"):
         media.open_steps(0, lambda _: None, ColumnType("image", fps="1e999999999"))  # which takes hours to compute
+
+
+@pytest.mark.parametrize("title", [b"caf\xe9 \xff\xfe", "réel".encode()], ids=["latin 1", "UTF-8"])
+def test_a_title_may_be_in_any_encoding(title: bytes) -> None:
+    """PyAV before 19 would refuse the file; later ones have no such argument."""
+    to = io.BytesIO()
+    with av.open(to, "w", format="matroska") as container:
+        container.metadata["title"] = "T" * len(title)
+        stream = container.add_stream("mpeg4", rate=5, width=32, height=32, pix_fmt="yuv420p")
+        for value in (0, 90, 180):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((32, 32, 3), value, np.uint8))))
+        container.mux(stream.encode())
+    data = to.getvalue()
+    assert data.count(b"T" * len(title)) == 1
+    named = data.replace(b"T" * len(title), title)
+    for blob in (data, named):
+        frames = media.open(Source(blob=blob, column=Video())).read(np.arange(3))
+        np.testing.assert_allclose(frames.mean(axis=(1, 2, 3)), [0, 90, 180], atol=8)

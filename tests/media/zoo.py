@@ -20,6 +20,7 @@ import numpy as np
 
 from seqlake.errors import CorruptFrameError, SeqlakeError
 from seqlake.media import video
+from seqlake.media._containers import any_titles
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Video
 
@@ -350,7 +351,7 @@ class Shown:
 
 
 def opened(data: bytes) -> av.container.InputContainer:
-    return av.open(io.BytesIO(data), "r", metadata_errors="replace")
+    return av.open(io.BytesIO(data), "r", **any_titles())
 
 
 def largest(container: av.container.InputContainer) -> av.VideoStream:

@@ -11,7 +11,8 @@ may say in a few bytes that there are a billion samples, all alike, and FFmpeg k
 from __future__ import annotations
 
 import re
-from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -133,9 +134,8 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
 
     def opened() -> InputContainer:
         file.seek(0)
-        # Titles and comments may be in any encoding; nothing here reads them.
-        container = av.open(
-            cast("IO[bytes]", file), "r", buffer_size=1 << 16, metadata_errors="replace", options=_OPTIONS | pixels
+        container: InputContainer = av.open(
+            cast("IO[bytes]", file), "r", buffer_size=1 << 16, options=_OPTIONS | pixels, **any_titles()
         )
         for stream in container.streams.video:
             if _codec(stream) is not None:
@@ -148,8 +148,11 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
     try:
         try:
             return opened()
-        except av.EOFError:
-            file.end = _whole_boxes(file)  # cut inside the head of a fragment: those before it are whole
+        except (av.EOFError, av.InvalidDataError):  # the second since FFmpeg 9
+            whole = _whole_boxes(file)  # cut inside the head of a fragment: those before it are whole
+            if whole == file.end:
+                raise
+            file.end = whole
             return opened()
     except (av.ArgumentError, av.PermissionError) as error:  # a kind, or a protocol, that is not on our list
         raise DecodeError(
@@ -166,15 +169,26 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
         ) from error
 
 
+@cache
+def any_titles() -> dict[str, Any]:
+    """What `av.open` is told so that titles and comments may be in any encoding, for nothing here reads them.
+
+    PyAV before 19 refuses a file over them unless it is told otherwise; later ones take them all, and no such argument.
+    """
+    from av.container import InputContainer
+
+    return {"metadata_errors": "replace"} if hasattr(InputContainer, "metadata_errors") else {}
+
+
 def _codec(stream: VideoStream) -> object:
     """None for a codec that is not known, whatever its type says."""
     return stream.codec_context
 
 
 def _whole_boxes(file: BlobBytes) -> int:
-    """Where the last whole top-level box of an MP4 ends; the end of the file where nothing is cut."""
+    """Where the last whole top-level box of an MP4 ends; the end of the file where nothing is cut, or it is no MP4."""
     place = 0
-    while place < file.end:
+    while file.between(4, 8) in _FIRST and place < file.end:
         head = file.between(place, place + 16)
         size = int.from_bytes(head[:4], "big")
         if size == 1:

@@ -46,6 +46,7 @@ class _Packets:
     """One stream's packets as they are met."""
 
     stream: VideoStream
+    codec: str  # asked before anything is decoded: a decoder that failed forgets what it was
     h264: h264.Packets | None
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     timed: bool = True  # every packet has a pts
@@ -101,7 +102,7 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
             raise DecodeError(f"{blob.location}: this FFmpeg has no decoder for its video. Encode it anew.")
         for stream in known.values():
             _fits(stream, blob.location)
-        gathered = {stream.index: _Packets(stream, _followed(stream)) for stream in known.values()}
+        gathered = {stream.index: _begun(stream) for stream in known.values()}
         container_name = container.format.name
         for packet in demuxed(container, list(known.values()), blob.location):
             if packet.has_sidedata("encryption_info"):
@@ -133,9 +134,10 @@ def _has_decoder(stream: VideoStream) -> bool:
     return context is not None
 
 
-def _followed(stream: VideoStream) -> h264.Packets | None:
-    codec = stream.codec_context
-    return h264.Packets(bytes(codec.extradata or b"")) if codec_name(codec) == "h264" else None
+def _begun(stream: VideoStream) -> _Packets:
+    codec = codec_name(stream.codec_context)
+    followed = h264.Packets(bytes(stream.codec_context.extradata or b"")) if codec == "h264" else None
+    return _Packets(stream, codec, followed)
 
 
 def _turned(packets: _Packets, packet: av.Packet[Any]) -> None:
@@ -174,7 +176,7 @@ def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
     return PacketIndex(
         stream=StreamInfo(
             number=number,
-            codec=codec_name(codec),
+            codec=packets.codec,
             extradata=bytes(codec.extradata or b""),
             width=codec.width,
             height=codec.height,
@@ -279,7 +281,7 @@ def _played(one: PacketIndex, blob: Blob) -> dict[int, int]:
                 packet.pts = number
             try:
                 frames = stream.codec_context.decode(packet)
-            except av.FFmpegError:
+            except (av.FFmpegError, ValueError):  # ValueError: of a decoder that could not begin, since PyAV 19
                 continue  # damage, or leading pictures of a cut file: no frame, as in every player
             for frame in frames:
                 which = -1 if frame.pts is None else int(frame.pts)
