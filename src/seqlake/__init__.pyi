@@ -7,6 +7,7 @@ from seqlake import formats as formats
 from seqlake import media as media
 from seqlake import protocols as protocols
 from seqlake import ray as ray
+from seqlake import shares as shares
 from seqlake import spark as spark
 from seqlake import testing as testing
 from seqlake.computing import compute as compute
@@ -14,6 +15,7 @@ from seqlake.conversion.convert import convert as convert
 from seqlake.conversion.pushing import push as push
 from seqlake.copies.preparing import drop_copies as drop_copies
 from seqlake.copies.preparing import prepare as prepare
+from seqlake.dataset.changing.indexing import index as index
 from seqlake.dataset.changing.inlining import extract_files as extract_files
 from seqlake.dataset.changing.inlining import inline_files as inline_files
 from seqlake.dataset.changing.inlining import plan_inlining as plan_inlining
@@ -38,8 +40,10 @@ from seqlake.dataset.reshaping import split as split
 from seqlake.dataset.reshaping import subset as subset
 from seqlake.dataset.reshaping import trim as trim
 from seqlake.dataset.selection import Selection as Selection
+from seqlake.dataset.similarity import VectorIndex as VectorIndex
 from seqlake.dataset.similarity import duplicates as duplicates
 from seqlake.dataset.similarity import nearest as nearest
+from seqlake.dataset.similarity import vector_index as vector_index
 from seqlake.dataset.statistics import Statistics as Statistics
 from seqlake.dataset.statistics import outliers as outliers
 from seqlake.dataset.statistics import statistics as statistics
@@ -100,6 +104,7 @@ __all__ = [
     "Spatial4D",
     "Statistics",
     "Trajectory",
+    "VectorIndex",
     "Version",
     "Video",
     "Whole",
@@ -120,6 +125,7 @@ __all__ = [
     "errors",
     "extract_files",
     "formats",
+    "index",
     "init",
     "inline_files",
     "media",
@@ -142,6 +148,7 @@ __all__ = [
     "scan",
     "seconds",
     "segment",
+    "shares",
     "spark",
     "split",
     "statistics",
@@ -149,5 +156,6 @@ __all__ = [
     "testing",
     "trim",
     "validate",
+    "vector_index",
     "view",
 ]
