@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
+from seqlake.shares import Finish, Share
 from seqlake.testing import samples
 
 
@@ -19,9 +20,12 @@ def small_parts(monkeypatch) -> None:
     monkeypatch.setattr("seqlake.tables.standalone.adopting._FILES_PER_TASK", 1)
 
 
-def test_what_is_taken_over_as_it_is_has_nothing_to_divide(run, arm, tmp_path) -> None:
-    ran = shares(run, "convert", arm, tmp_path / "out", work=tmp_path / "work")
-    assert ran.code == 0, ran.err
+def test_what_is_taken_over_as_it_is_has_nothing_to_divide(arm, tmp_path) -> None:
+    for number in range(2):
+        with Share(folder=tmp_path / "work", number=number, of=2) as share:
+            sl.convert(arm, tmp_path / "out", adopt=True, on=share)
+        assert not (tmp_path / "out").exists()
+    sl.convert(arm, tmp_path / "out", adopt=True, on=Finish(folder=tmp_path / "work"))
     assert sl.open(tmp_path / "out").to_arrow().equals(sl.open(arm).to_arrow())
     assert [version.operation for version in sl.open(tmp_path / "out").versions()] == ["create", "adopt"]
 
