@@ -233,7 +233,7 @@ class LeRobotDataset(Refuses):
 
     @property
     def hf_features(self) -> Any:
-        """Those of `hf_dataset`."""
+        """The features of `hf_dataset`, by their names."""
         return hf_features(self.features)
 
     @property
