@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.dataset.similarity.vectors import Floats, Piece
+    from seqlake.dataset.similarity.vectors import Floats, VectorPiece
     from seqlake.protocols import Ints
 
 Metric = Literal["cosine", "dot", "l2"]
@@ -103,7 +103,7 @@ class Best:
     def __post_init__(self) -> None:
         self.floor = np.full(len(self.asked.vectors), -np.inf)
 
-    def look(self, piece: Piece, /) -> None:
+    def look(self, piece: VectorPiece, /) -> None:
         """Compare all vectors of a piece."""
         asked = self.asked
         if piece.width != asked.vectors.shape[1]:
@@ -120,7 +120,7 @@ class Best:
         for start in range(0, len(which), step):
             self.compare(piece, which[start : start + step], numbers[start : start + step])
 
-    def compare(self, piece: Piece, which: Ints, numbers: Ints) -> None:
+    def compare(self, piece: VectorPiece, which: Ints, numbers: Ints) -> None:
         """Compare some vectors of a piece with those asked for, in float64."""
         some, place = np.unique(numbers, return_inverse=True)
         scores = self.asked.compared(which, piece.at(some)[place])
@@ -156,7 +156,7 @@ def searched(shards: Sequence[ShardVectors], asked: NearestQuery, /) -> Best:
     """Look at all vectors, by threads."""
     best = Best(asked)
 
-    def look(task: Piece | ShardVectors) -> None:
+    def look(task: VectorPiece | ShardVectors) -> None:
         for piece in task.decoded() if isinstance(task, ShardVectors) else [task]:
             best.look(piece)
 
@@ -167,7 +167,7 @@ def searched(shards: Sequence[ShardVectors], asked: NearestQuery, /) -> Best:
     return best
 
 
-def _tasks(shard: ShardVectors) -> Sequence[Piece | ShardVectors]:
+def _tasks(shard: ShardVectors) -> Sequence[VectorPiece | ShardVectors]:
     pieces = shard.flat()
     return [shard] if pieces is None else pieces
 
@@ -183,7 +183,7 @@ def _key_of(scores: NDArray[np.float64], asked: NearestQuery, which: Ints) -> ND
     return np.where(np.isfinite(keys), keys, -np.inf)
 
 
-def _keys(piece: Piece, asked: NearestQuery) -> tuple[Floats, float, NDArray[np.bool_]]:
+def _keys(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, float, NDArray[np.bool_]]:
     """How near each vector is, larger is nearer, about; NaN where there is nothing to compare.
 
     Returns:

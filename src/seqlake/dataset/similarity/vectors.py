@@ -33,7 +33,7 @@ _KEPT_NORMS = 128 << 20  # bytes of lengths of vectors that a process keeps
 _PLAIN = (1e-12, 1e12)  # lengths whose squares float32 holds without loss
 
 
-class Piece(Protocol):
+class VectorPiece(Protocol):
     """Some vectors of a column."""
 
     @property
@@ -69,11 +69,11 @@ class HeldPiece:
         return int(self.numbers.shape[1])
 
     def blocks(self) -> Iterator[tuple[int, Floats]]:
-        """See `Piece`."""
+        """As the protocol says it."""
         yield from _cut(0, self.numbers, np.empty(_BLOCK, np.uint8))
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
-        """See `Piece`."""
+        """As the protocol says it."""
         return self.numbers[numbers].astype(np.float64)
 
 
@@ -87,7 +87,7 @@ class FlatPiece:
     key: object
 
     def blocks(self) -> Iterator[tuple[int, Floats]]:
-        """See `Piece`."""
+        """As the protocol says it."""
         flat, nbytes, room = self.flat, self.width * self.flat.stride, np.empty(_BLOCK, np.uint8)
         edges = [0, *(np.flatnonzero(np.diff(flat.start) != nbytes) + 1).tolist(), len(self.rows)]
         if len(edges) * _SCATTERED > len(self.rows) + 2 * _SCATTERED:
@@ -107,7 +107,7 @@ class FlatPiece:
             yield from _cut(first, run, room)
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
-        """See `Piece`."""
+        """As the protocol says it."""
         return gather(self.flat, numbers).reshape(-1, self.width).astype(np.float64)
 
 
@@ -150,7 +150,7 @@ class ShardVectors:
         whole = self.source.access.shards[self.number]
         return whole if self.keep is None else Rows(whole, self.keep)
 
-    def flat(self) -> list[Piece] | None:
+    def flat(self) -> list[VectorPiece] | None:
         """Its vectors where they lie; None where they must be decoded.
 
         Raises:
@@ -181,7 +181,7 @@ class ShardVectors:
             for some in (slice(at, at + size) for at in range(0, len(there), size))
         ]
 
-    def decoded(self) -> Iterator[Piece]:
+    def decoded(self) -> Iterator[VectorPiece]:
         """Its vectors, batch by batch.
 
         Raises:
@@ -228,7 +228,7 @@ class _Norms:
         return None if key is None else self.kept.get(key)
 
     def keep(self, key: object, norms: NDArray[np.float64]) -> None:
-        """Remember them."""
+        """Remember those of a piece."""
         # No lock, which a fork could leave taken: single operations of a dict are atomic.
         if key is None:
             return
