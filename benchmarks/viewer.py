@@ -65,6 +65,8 @@ SCRUB = """async (steps) => {
 
 def table(folder: Path, rows: int) -> sl.Dataset:
     """Sequences with eight small columns and a short signal."""
+    if folder.exists():
+        return sl.open(folder)
     random = np.random.default_rng(0)
     columns: dict[str, Any] = {
         "task": pa.string(),
@@ -96,6 +98,8 @@ def table(folder: Path, rows: int) -> sl.Dataset:
 
 def episode(folder: Path, frames: int) -> sl.Dataset:
     """One sequence of five films and sixty signals, and one with a single long and wide signal."""
+    if folder.exists():
+        return sl.open(folder)
     random = np.random.default_rng(1)
     films = {f"cam_{number}": sl.Video(fps=30) for number in range(FILMS)}
     signals = {f"signal_{number:02d}": sl.Trajectory(dim=1 + number % 6, fps=30) for number in range(SIGNALS)}
@@ -186,7 +190,7 @@ def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 def measure(work: Path, *, rows: int, frames: int, rounds: int) -> dict[str, dict[str, float]]:
     """All numbers, by side."""
-    many, few = table(work / "many", rows), table(work / "few", min(rows, 1000))
+    many, few = table(work / f"{rows}", rows), table(work / "1000", 1000)
     taken = episode(work / "episode", frames)
     sides: dict[str, list[dict[str, float]]] = {}
     with sync_playwright() as driver:
@@ -247,13 +251,15 @@ def main() -> None:
     """Measure, and write the page."""
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("--small", action="store_true")
+    asked.add_argument("--work", type=Path, help="keep the data there, and take what is there")
     asked.add_argument("--rounds", type=int, default=3)
     asked.add_argument("--out", type=Path, default=HERE / "results" / "viewer.json")
     options = asked.parse_args()
     rows, frames = (20_000, 60) if options.small else (1_000_000, FRAMES)
     report: dict[str, Any] = {**conditions(), "rows": rows, "rounds": options.rounds}
     with tempfile.TemporaryDirectory() as work:
-        report["sides"] = sides = measure(Path(work), rows=rows, frames=frames, rounds=options.rounds)
+        place = options.work or Path(work)
+        report["sides"] = sides = measure(place, rows=rows, frames=frames, rounds=options.rounds)
     checks = Checks()
     checks.check("first useful paint, many to few", sides["many"]["first"] / sides["few"]["first"], 1.5, at_most=True)
     checks.check(

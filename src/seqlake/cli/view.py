@@ -100,5 +100,5 @@ def _exported(
         return
     say(f"{plan}, to {folder}", err=True)
     done = exporting.write(plan, selection, folder, overwrite=overwrite)
-    facts = {"index": str(done.index), "sequences": done.sequences, "bytes": done.nbytes}
-    output.document(facts, text=str(done.index))
+    written = {"index": str(done.index), "sequences": done.sequences, "bytes": done.nbytes}
+    output.document(written, text=str(done.index))

@@ -206,7 +206,9 @@ def write(plan: ExportPlan, selection: Selection, folder: Path, /, *, overwrite:
     with _beside(folder, overwrite=overwrite) as place:
         work = _Writing(place=place, shelf=tables.Shelf(selection), plan=plan)
         work.page()
-        rows, ids, numbers = [], {}, {}
+        rows: list[dict[str, Any]] = []
+        ids: dict[str, str] = {}
+        numbers: dict[str, str] = {}
         for number, item in enumerate(plan.items):
             name = f"data/{number}.js"
             work.script(name, f'(window.seqlakeLoaded ??= {{}})["{name}"] = ', work.replies(number, item))

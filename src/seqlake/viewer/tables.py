@@ -233,7 +233,7 @@ def dataset(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     schema, whole = selection.schema, ability(selection, OfATable)
     metadata = json.loads(schema.metadata.to_json())
     location = selection.root if table is None else table.location
-    *_, above, last = ["", *location.rstrip("/").split("/")]
+    above, last = ["", *str(location).rstrip("/").split("/")][-2:]
     # Folders of tfds are called after a version: the dataset's name stands above.
     name = str(metadata.get("name") or (f"{above} {last}" if last.replace(".", "").isdecimal() and above else last))
     shards = selection.shards()

@@ -112,7 +112,7 @@ def widget(server: Server, /) -> Any:
     anywidget = require("anywidget", extra="jupyter")
     answers, workers = Answers(server), ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="seqlake-notebook")
 
-    class ViewerWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is optional
+    class ViewerWidget(anywidget.AnyWidget):  # type: ignore[name-defined,misc]  # anywidget is optional
         _esm = HERE / "widget.js"
 
     shows = ViewerWidget()

@@ -94,6 +94,13 @@ function firstColumns(dataset) {
   return [...film, ...scalars, ...signals, ...files];
 }
 
+/* Ids differ by their ends: what is too long loses its middle. */
+function shortened(id) {
+  if (id.length <= 28) return id;
+  const letters = [...id];
+  return html`<span class="id-start">${letters.slice(0, -8).join("")}</span><span>${letters.slice(-8).join("")}</span>`;
+}
+
 function Row({ row, columns, filter, spark, files, picked, onPick, current, labels }) {
   const id = row.id;
   const flagged = draftOf(id).flag ?? row.values[labels.flag] ?? false;
@@ -105,7 +112,7 @@ function Row({ row, columns, filter, spark, files, picked, onPick, current, labe
   return html`<tr onClick=${open} data-row=${row.row} class=${`${picked ? "picked" : ""} ${current ? "current" : ""}`}>
     <td class="pick"><label><span class="sr">compare ${id}</span><input type="checkbox" checked=${picked} onChange=${onPick} /></label></td>
     ${!exported && html`<td class="flag"><${IconButton} icon="flag" label=${`Flag ${id}`} pressed=${Boolean(flagged)} cls=${flagged ? "flagged" : ""} onClick=${() => toggleFlag(id, row.values[labels.flag])} /></td>`}
-    <th scope="row"><a data-nav href=${link} title=${id}>${id || `row ${row.row}`}</a></th>
+    <th scope="row"><a data-nav href=${link} title=${id} class=${id.length > 28 ? "long" : ""}>${shortened(id) || `row ${row.row}`}</a></th>
     ${columns.map((column) => {
     const key = column.name;
     if (SCALARS.has(column.kind)) {

@@ -172,7 +172,7 @@ export function Transport({ player, clock, onClock, children }) {
       <button type="button" aria-label="Drop the range" onClick=${() => player.setLoop(null)}><${Icon} name="close" size=${12} /></button></span>`}
     <span class="push"></span>
     ${children}
-    ${clock && html`<${Menu} label="Clock" icon="time" text=${`clock ${rate(clock.hz)}`} align="up" cls="clock-menu">${(close) => html`
+    ${clock?.hz && html`<${Menu} label="Clock" icon="time" text=${`clock ${rate(clock.hz)}`} align="up" cls="clock-menu">${(close) => html`
       <p class="menu-title">Why this clock</p><p class="menu-text">${clock.why}</p>
       ${clock.choices?.length > 0 && html`<p class="menu-title">Use instead</p>
         <button type="button" class="menu-item" onClick=${() => { onClock(null); close(); }}>by the rule</button>
