@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -572,3 +573,21 @@ def test_outliers_need_a_temporal_column(tmp_path) -> None:
         outliers(ds, statistics(ds, ["reward"]))
     with pytest.raises(ValueError, match="top"):
         outliers(ds, statistics(ds), top=-1)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "i8", "u2"])
+def test_a_search_travels_without_its_empty_bins(dtype, monkeypatch) -> None:
+    monkeypatch.setattr(ranks, "_KEPT", 16)
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(size=(500, 3)) * 50).astype(dtype) for _ in range(4)]
+    whole = np.concatenate(parts)
+    search = QuantileSearch(whole.dtype, np.full(3, len(whole)), [0.1, 0.5])
+    while search.wanted:
+        for part in parts:
+            other = pickle.loads(pickle.dumps(search.blank()))
+            other.add(part)
+            sent = pickle.dumps(other)
+            assert len(sent) < 100_000
+            search.absorb(pickle.loads(sent))
+        search.end_pass()
+    assert np.array_equal(search.values, np.quantile(whole, [0.1, 0.5], axis=0, method="inverted_cdf").astype(dtype))

@@ -80,6 +80,25 @@ def test_small_shards_are_read_together_and_large_ones_by_many(ds, monkeypatch) 
     assert sl.ray.read(ds.where("reward > 1000")).count() == 0
 
 
+def test_a_read_has_some_tasks_for_each_core_if_they_have_enough_to_do(ds, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        ray.data, "read_datasource", lambda _, *, override_num_blocks: asked.append(override_num_blocks)
+    )
+    sl.ray.read(ds)
+    sl.ray.read(ds.where("reward > 1000"))
+    assert asked == [1, 1]
+    monkeypatch.setattr("seqlake.ray._ENOUGH", 1000)
+    monkeypatch.setattr("seqlake.ray._LEAST", 1000)
+    sl.ray.read(ds)
+    assert 4 <= asked[-1] <= 4 * ray.cluster_resources()["CPU"] + 1
+    source = sl.ray._source(ray.data, sl.ray._Rows(Excerpt.of(ds)))
+    assert len(source.get_read_tasks(asked[-1])) >= asked[-1]  # of fewer Ray would cut the blocks in pieces
+    monkeypatch.setattr("seqlake.ray.BYTES_PER_TASK", 1)
+    sl.ray.read(ds)
+    assert asked[-1] == len(ds)  # no more tasks than rows
+
+
 def test_what_a_filter_leaves_out_is_not_read(ds, monkeypatch) -> None:
     read, one_shard = [], sl.ray.one_shard
 
