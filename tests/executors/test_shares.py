@@ -125,7 +125,8 @@ def test_an_interrupted_run_goes_on(verb, recorded, alone, tmp_path, monkeypatch
     assert len(ran) == 1
     assert work.is_dir()
     result = outcome(verb, place, out, Resumable(folder=work, on=Tired(1000)))
-    assert len(ran) == len(set(ran)) > 1
+    assert len(ran) > 1
+    assert len(ran) == len(set(ran)) or verb in PASSES  # each pass has the same shards
     assert result == alone(verb)
     assert not work.exists()
 
