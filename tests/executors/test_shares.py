@@ -125,7 +125,8 @@ def test_an_interrupted_run_goes_on(verb, recorded, alone, tmp_path, monkeypatch
     assert len(ran) == 1
     assert work.is_dir()
     result = outcome(verb, place, out, Resumable(folder=work, on=Tired(1000)))
-    assert len(ran) == len(set(ran)) > 1
+    assert len(ran) > 1
+    assert len(ran) == len(set(ran)) or verb in PASSES  # each pass has the same shards
     assert result == alone(verb)
     assert not work.exists()
 
@@ -167,9 +168,14 @@ def test_shares_that_are_killed_anywhere(verb, seed, recorded, others, alone, tm
     chance = random.Random(f"{verb} {seed}")
     place, out, work = copied(recorded, verb, tmp_path / "ds"), tmp_path / "out", tmp_path / "work"
     killed = 0
+
+    def life(before: int) -> float:
+        """Seconds, longer and longer: on a busy machine, too, it comes to an end."""
+        return chance.expovariate(8) * (1 + before / 4)
+
     for _ in range(PASSES.get(verb, 1)):
         for number in chance.sample(range(SHARES), SHARES):
-            while (said := others.share(verb, place, out, work, number, die_within=chance.expovariate(8))) == "Killed":
+            while (said := others.share(verb, place, out, work, number, die_within=life(killed))) == "Killed":
                 killed += 1
                 assert killed < 500
             assert said.startswith("Ended"), said
