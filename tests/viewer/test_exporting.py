@@ -67,7 +67,7 @@ def test_it_keeps_to_its_bound_and_leaves_nothing_behind(
     with pytest.raises(ZeroDivisionError):
         exporting.write(plan, dataset, tmp_path / "out")
     monkeypatch.undo()
-    small = exporting.ExportPlan(items=plan.items, nbytes=plan.nbytes, most=plan.nbytes // 3)
+    small = exporting.PagesPlan(items=plan.items, nbytes=plan.nbytes, most=plan.nbytes // 3)
     with pytest.raises(QueryError, match="nothing was written"):
         exporting.write(small, dataset, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["arm"]

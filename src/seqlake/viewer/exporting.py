@@ -49,7 +49,7 @@ _KNOWN = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportPlan:
+class PagesPlan:
     """What an export will hold, found out before anything is written.
 
     Attributes:
@@ -81,7 +81,7 @@ class _Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportedPages:
     """A folder that was written.
 
     Attributes:
@@ -109,7 +109,7 @@ class Exported:
 
 def plan(
     selection: Selection, sequence_id: str | None = None, /, *, where: str | None = None, most: int = MOST
-) -> ExportPlan:
+) -> PagesPlan:
     """What an export of some sequences will hold and how large it will be; nothing is written.
 
     Args:
@@ -139,7 +139,7 @@ def plan(
                 f"An export has at most {most / 1e6:,.0f} MB, and {len(items)} of {len(rows)} sequences have more.",
                 hint="Choose fewer by --where (where=), or allow more by --max-mb (most=).",
             )
-    return ExportPlan(items=items, nbytes=total, most=most)
+    return PagesPlan(items=items, nbytes=total, most=most)
 
 
 def _numbered(chosen: Selection, name: str) -> Selection:
@@ -189,7 +189,7 @@ def _size(item: _Item) -> int:
     return total
 
 
-def write(plan: ExportPlan, selection: Selection, folder: Path, /, *, overwrite: bool = False) -> Exported:
+def write(plan: PagesPlan, selection: Selection, folder: Path, /, *, overwrite: bool = False) -> ExportedPages:
     """Write what was planned. The folder appears whole, at the end.
 
     Args:
@@ -222,7 +222,7 @@ def write(plan: ExportPlan, selection: Selection, folder: Path, /, *, overwrite:
         whole = {"format": 1, "seqlake": importlib.metadata.version("seqlake"), "replies": {**replies, **work.strips}}
         work.script("data.js", "window.seqlakeExport = ", {**whole, "sequences": ids, "rows": numbers})
         size = work.nbytes
-    return Exported(folder=folder, sequences=len(rows), nbytes=size)
+    return ExportedPages(folder=folder, sequences=len(rows), nbytes=size)
 
 
 def _refuse_taken(folder: Path, *, overwrite: bool) -> None:
@@ -264,7 +264,7 @@ class _Writing:
 
     place: Path
     shelf: tables.Shelf
-    plan: ExportPlan
+    plan: PagesPlan
     nbytes: int = 0
     strips: dict[str, str] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from seqlake.errors import MissingDependencyError
 from seqlake.plugins import require
 from seqlake.viewer.app import Server
 from seqlake.viewer.curating import Drafts
-from seqlake.viewer.exporting import MOST, Exported, plan, write
+from seqlake.viewer.exporting import MOST, ExportedPages, plan, write
 from seqlake.viewer.notebook import widget
 from seqlake.viewer.safety import Rules, is_loopback
 from seqlake.viewer.tables import Shelf
@@ -95,7 +95,7 @@ def view(
     export: str | os.PathLike[str],
     overwrite: bool = False,
     most: int = MOST,
-) -> Exported: ...
+) -> ExportedPages: ...
 @overload
 def view(
     selection: Selection,
@@ -123,7 +123,7 @@ def view(
     export: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     most: int = MOST,
-) -> Viewer | Exported:
+) -> Viewer | ExportedPages:
     """Serve a dataset to the browser of this machine until `close` is called or the process ends.
 
     With `export` nothing is served: some sequences become a folder of static files, which opens from a disk or any web

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tests.viewer.browser.viewing import READ, frame_of
@@ -45,8 +46,10 @@ def test_the_widget_shows_the_frame_of_the_step(browser: Any, made: Path, tmp_pa
     )
     answers = Answers(server)
 
+    workers = ThreadPoolExecutor(1)  # as in a kernel: playwright's own loop runs in this thread
+
     def ask(text: str) -> str:
-        message, buffers = answers.answer(json.loads(text))
+        message, buffers = workers.submit(answers.answer, json.loads(text)).result()
         return json.dumps([message, [base64.b64encode(one).decode() for one in buffers]])
 
     context = browser.new_context(viewport={"width": 1280, "height": 900})
@@ -80,5 +83,6 @@ def test_the_widget_shows_the_frame_of_the_step(browser: Any, made: Path, tmp_pa
     frame.wait_for_selector("tbody tr [type=checkbox]")
     page.evaluate("window.leave()")
     context.close()
+    workers.shutdown()
     assert not [url for url in asked if not url.startswith(("about:", "blob:", "data:"))]
     assert not wrong
