@@ -149,7 +149,7 @@ def python_of(version: str) -> str | None:
     candidates = [f"python{version}", *(str(one / "bin/python") for one in sorted(homes.glob(f"{version}.*")))]
     for candidate in candidates:
         code = f"import sys; sys.exit('%d.%d' % sys.version_info[:2] != {version!r})"
-        if shutil.which(candidate) and not subprocess.run([candidate, "-c", code], check=False).returncode:
+        if shutil.which(candidate) and not subprocess.run([candidate, "-c", code], check=False, stderr=-3).returncode:
             return candidate
     return None
 

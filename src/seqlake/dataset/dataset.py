@@ -82,7 +82,12 @@ class Dataset(Selection):
         return snapshot.version
 
     def refresh(self) -> Version:
-        """Show the newest version, whoever made it; selections and sequences taken before keep theirs."""
+        """Show the newest version, whoever made it; selections and sequences taken before keep theirs.
+
+        Example:
+            >>> dataset.refresh().id
+            1
+        """
         snapshot = self.table.snapshot()
         if snapshot is not self.source:  # else what is open and known of it stays so
             before = self._excerpt
@@ -447,7 +452,12 @@ class Dataset(Selection):
         return Unfolded() if known is None else known.unfolded
 
     def lagging(self) -> Sequence[Shard]:
-        """The shards that `fold` would write anew: the log knows some, the footers of all others are opened."""
+        """The shards that `fold` would write anew: the log knows some, the footers of all others are opened.
+
+        Example:
+            >>> dataset.lagging()
+            []
+        """
         return folding.due(self)
 
     def fold(self, *, message: str | None = None) -> Version:
@@ -476,11 +486,21 @@ class Dataset(Selection):
             return folding.fold(self)
 
     def versions(self) -> Sequence[Version]:
-        """Every version that can still be opened, oldest first."""
+        """Every version that can still be opened, oldest first.
+
+        Example:
+            >>> [version.operation for version in dataset.versions()]
+            ['create', 'append']
+        """
         return self.table.versions()
 
     def tags(self) -> Mapping[str, int | str]:
-        """The names that versions have, each with the id of its version."""
+        """The names that versions have, each with the id of its version.
+
+        Example:
+            >>> dataset.tags()
+            {}
+        """
         known = ability(self.table, HasTags)
         return {} if known is None else known.tags()
 

@@ -110,7 +110,12 @@ class Selection:
         return self._excerpt.fingerprint
 
     def shards(self) -> Sequence[Shard]:
-        """The shards that have selected rows, cut down to these; opens no data file."""
+        """The shards that have selected rows, cut down to these; opens no data file.
+
+        Example:
+            >>> len(dataset.shards())
+            1
+        """
         return self._excerpt.shards()
 
     def lengths(self, column: str, /) -> Ints:
@@ -121,6 +126,10 @@ class Selection:
 
         Raises:
             SchemaMismatchError: The column has no steps.
+
+        Example:
+            >>> dataset.lengths("action").shape
+            (64,)
         """
         shows = self._excerpt
         checked = any(is_verified(shard) for shard in shows.shards()[:1])
@@ -193,6 +202,10 @@ class Selection:
 
         Raises:
             KeyError: No column of this name is here.
+
+        Example:
+            >>> list(dataset.select("sequence_id", "reward").schema)
+            ['sequence_id', 'reward']
         """
         for name in columns:
             self.schema[name]
@@ -315,7 +328,12 @@ class Selection:
         return self._stream().__arrow_c_schema__()
 
     def to_arrow(self) -> pa.Table:
-        """All of it in memory, in logical types: temporal columns as `list<fixed_size_list<float>[D]>`."""
+        """All of it in memory, in logical types: temporal columns as `list<fixed_size_list<float>[D]>`.
+
+        Example:
+            >>> dataset.select("reward").to_arrow().num_rows
+            64
+        """
         return pa.Table.from_batches(gathered(self.batches(), "This selection"), schema=self.schema.arrow)
 
     def to_polars(self) -> pl.DataFrame:
@@ -323,6 +341,10 @@ class Selection:
 
         Raises:
             MissingDependencyError: Polars is not installed.
+
+        Example:
+            >>> dataset.select("sequence_id", "reward").to_polars().shape
+            (64, 2)
         """
         try:
             import polars as pl
@@ -342,6 +364,10 @@ class Selection:
         Raises:
             MissingDependencyError: pandas is not installed.
             ValueError: `signals` is neither None nor `"numpy"`.
+
+        Example:
+            >>> dataset.select("sequence_id", "reward").to_pandas().shape
+            (64, 2)
         """
         if signals not in {None, "numpy"}:
             raise ValueError(f"signals is None (leave signals out) or 'numpy' (one array a cell), not {signals!r}.")

@@ -81,6 +81,11 @@ def plan_inlining(dataset: Dataset, column: str, /, *, to: Where) -> Inlining:
         SchemaMismatchError: Cells of this column are no files, or no bytes.
         UnsafeReferenceError: A reference leads out of the dataset.
         ValidationError: A row has only some frames of a file.
+
+    Example:
+        ```python
+        planned = sl.plan_inlining(ds, "cam", to="inline")  # planned.nbytes will lie in the rows
+        ```
     """
     known = dataset.schema[column]
     _turned(known, to)
@@ -188,6 +193,11 @@ def extract_files(dataset: Dataset, column: str, /, *, message: str | None = Non
     Raises:
         SchemaMismatchError: Cells of this column hold no bytes of media.
         CommitConflictError: A rival rewrote one of the shards meanwhile.
+
+    Example:
+        ```python
+        sl.extract_files(ds, "cam", message="videos beside the shards")
+        ```
     """
 
     def change() -> Version:

@@ -166,6 +166,11 @@ def plan_relocation(dataset: Dataset, old: str, new: str | None = None, /, *, fi
         UnsafeReferenceError: The new references would leave the dataset's root by `..`, or a file to copy is a link
             that leads out of the place.
         ValidationError: No reference lies at or below `old`.
+
+    Example:
+        ```python
+        planned = sl.plan_relocation(ds, "/mnt/recordings", files="copy")  # planned.nbytes are copied
+        ```
     """
     root = dataset.root
     way = Way.between(root, old, new, files=files)

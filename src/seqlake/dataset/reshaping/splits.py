@@ -83,7 +83,12 @@ def plan_splits(
     group: str | None = None,
     stratify: str | None = None,
 ) -> dict[str, int]:
-    """How many sequences `assign_splits` would give to each split; writes nothing."""
+    """How many sequences `assign_splits` would give to each split; writes nothing.
+
+    Example:
+        >>> plan_splits(dataset, {"train": 0.75, "val": 0.25})
+        {'train': 47, 'val': 17}
+    """
     counts = Counter(split_names(selection, shares, seed=seed, group=group, stratify=stratify).values())
     return {name: counts[name] for name in shares}
 
