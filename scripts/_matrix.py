@@ -149,7 +149,7 @@ def python_of(version: str) -> str | None:
     candidates = [f"python{version}", *(str(one / "bin/python") for one in sorted(homes.glob(f"{version}.*")))]
     for candidate in candidates:
         code = f"import sys; sys.exit('%d.%d' % sys.version_info[:2] != {version!r})"
-        if shutil.which(candidate) and not subprocess.run([candidate, "-c", code], check=False).returncode:
+        if shutil.which(candidate) and not subprocess.run([candidate, "-c", code], check=False, stderr=-3).returncode:
             return candidate
     return None
 
@@ -171,9 +171,12 @@ def measure(row: Row, uv: str, environments: Path, *, light: bool) -> dict[str, 
     begun = time.monotonic()
     quiet = ["-q", "-n", os.environ.get("SEQLAKE_TEST_PROCESSES", "0"), "-p", "no:cacheprovider", "-W", "default"]
     part = list(dict.fromkeys(EXTRAS if row.extras else BASE))
-    ran = subprocess.run([str(python), "-m", "pytest", *quiet, *part], cwd=ROOT, check=False, text=True, stdout=-1)
-    sys.stdout.write(ran.stdout[-8000:])
-    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", ran.stdout[-400:])}
+    log = environments / f"{row.name}.log"
+    with log.open("w") as out:
+        ran = subprocess.run([str(python), "-m", "pytest", *quiet, *part], cwd=ROOT, check=False, stdout=out)
+    said = log.read_text()
+    sys.stdout.write(said[-8000:])
+    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", said[-400:])}
     listed = json.loads(
         run(uv, "pip", "list", "--format", "json", "--python", python, stdout=subprocess.PIPE, stderr=-3).stdout
     )
@@ -195,7 +198,7 @@ def page(results: dict[str, dict[str, object]]) -> str:
     lines = [
         "# Oldest and newest versions, measured",
         "",
-        *wrap(ABOUT, 118),
+        *wrap(ABOUT.strip(), 118),
         "",
         "| row | Python | " + " | ".join(SHOWN) + " | extras | passed | skipped | failed | s | date |",
         "|---|---|" + "---|" * len(SHOWN) + "---|---|---|---|---|---|",

@@ -65,3 +65,43 @@ def test_the_modules_that_the_architecture_names_are_there() -> None:
     names = set(re.findall(r"`([\w/]+/\w+\.py)`", text))
     assert len(names) > 20
     assert not {name for name in names if not (ROOT / "src" / "seqlake" / name).exists()}
+
+
+def _calls() -> dict[str, str]:
+    """Each public call of `sl`, methods and properties of its classes among them -> its docstring."""
+    calls = {}
+    for name in sl.__all__:
+        value = getattr(sl, name)
+        if inspect.ismodule(value):
+            continue
+        calls[name] = inspect.getdoc(value) or ""
+        if inspect.isclass(value):
+            for member, one in inspect.getmembers(value):
+                if not member.startswith("_") and (callable(one) or isinstance(one, property)):
+                    calls[f"{name}.{member}"] = inspect.getdoc(one) or ""
+    return calls
+
+
+WITHOUT = 61
+"""Methods that have no example yet: fewer are welcome, and the number follows."""
+
+
+def test_every_public_call_has_a_docstring() -> None:
+    calls = _calls()
+    assert len(calls) > 250
+    assert not [name for name, text in calls.items() if len(text.split()) < 3]
+
+
+def test_public_calls_have_examples() -> None:
+    """Those of a docstring run in `test_code.py` where they begin with `>>>`."""
+    plain = [
+        name
+        for name, text in _calls().items()
+        if ">>>" not in text and "```python" not in text and not isinstance(_member(name), property)
+    ]
+    assert len(plain) == WITHOUT, plain
+
+
+def _member(name: str) -> object:
+    head, _, tail = name.partition(".")
+    return inspect.getattr_static(getattr(sl, head), tail, None) if tail else None

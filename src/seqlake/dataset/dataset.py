@@ -85,8 +85,8 @@ class Dataset(Selection):
         """Show the newest version, whoever made it; selections and sequences taken before keep theirs.
 
         Example:
-            >>> dataset.refresh().id >= 0
-            True
+            >>> dataset.refresh().id
+            1
         """
         snapshot = self.table.snapshot()
         if snapshot is not self.source:  # else what is open and known of it stays so
@@ -477,7 +477,12 @@ class Dataset(Selection):
         return Unfolded() if known is None else known.unfolded
 
     def lagging(self) -> Sequence[Shard]:
-        """The shards that `fold` would write anew: the log knows some, the footers of all others are opened."""
+        """The shards that `fold` would write anew: the log knows some, the footers of all others are opened.
+
+        Example:
+            >>> dataset.lagging()
+            []
+        """
         return folding.due(self)
 
     def fold(self, *, message: str | None = None) -> Version:
@@ -509,8 +514,8 @@ class Dataset(Selection):
         """Every version that can still be opened, oldest first.
 
         Example:
-            >>> dataset.versions()[-1].rows
-            64
+            >>> [version.operation for version in dataset.versions()]
+            ['create', 'append']
         """
         return self.table.versions()
 
@@ -518,7 +523,7 @@ class Dataset(Selection):
         """The names that versions have, each with the id of its version.
 
         Example:
-            >>> dict(dataset.tags())
+            >>> dataset.tags()
             {}
         """
         known = ability(self.table, HasTags)

@@ -110,7 +110,12 @@ class Selection:
         return self._excerpt.fingerprint
 
     def shards(self) -> Sequence[Shard]:
-        """The shards that have selected rows, cut down to these; opens no data file."""
+        """The shards that have selected rows, cut down to these; opens no data file.
+
+        Example:
+            >>> len(dataset.shards())
+            1
+        """
         return self._excerpt.shards()
 
     def lengths(self, column: str, /) -> Ints:
@@ -123,8 +128,8 @@ class Selection:
             SchemaMismatchError: The column has no steps.
 
         Example:
-            >>> int(dataset.lengths("action").sum()) > 1000
-            True
+            >>> dataset.lengths("action").shape
+            (64,)
         """
         shows = self._excerpt
         checked = any(is_verified(shard) for shard in shows.shards()[:1])
@@ -343,9 +348,8 @@ class Selection:
             MissingDependencyError: Polars is not installed.
 
         Example:
-            ```python
-            ds.select("sequence_id", "reward").to_polars()
-            ```
+            >>> dataset.select("sequence_id", "reward").to_polars().shape
+            (64, 2)
         """
         try:
             import polars as pl
@@ -367,9 +371,8 @@ class Selection:
             ValueError: `signals` is neither None nor `"numpy"`.
 
         Example:
-            ```python
-            ds.to_pandas(signals="numpy").loc[0, "action"].shape      # (T, D)
-            ```
+            >>> dataset.select("sequence_id", "reward").to_pandas().shape
+            (64, 2)
         """
         if signals not in {None, "numpy"}:
             raise ValueError(f"signals is None (leave signals out) or 'numpy' (one array a cell), not {signals!r}.")

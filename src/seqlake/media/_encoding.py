@@ -120,6 +120,10 @@ class Encoding:
         Raises:
             SeqlakeError: The encoder cannot write the one asked for, or none that fits the size.
             SchemaMismatchError: It needs a width and height that are even.
+
+        Example:
+            >>> Encoding().pixel_format_for(48, 64), Encoding().pixel_format_for(47, 64)
+            ('yuv420p', 'yuv444p')
         """
         import av
 

@@ -62,7 +62,12 @@ class ColumnType:
         return dict(self._fields)
 
     def get(self, name: str, default: Any = None, /) -> Any:
-        """One field, or `default`."""
+        """One field, or `default`.
+
+        Example:
+            >>> Trajectory(dim=3).get("dim")
+            3
+        """
         return self._fields.get(name, default)
 
     @property
@@ -106,7 +111,12 @@ class ColumnType:
         return pa.binary() if self.inline else pa.string()
 
     def to_json(self) -> dict[str, Any]:
-        """The object that stands in `column_types`."""
+        """The object that stands in `column_types`.
+
+        Example:
+            >>> Trajectory(dim=3, units="m").to_json()
+            {'type': 'trajectory', 'dim': 3, 'units': 'm'}
+        """
         return {"type": self._type, **self._fields}
 
     @staticmethod
@@ -115,6 +125,10 @@ class ColumnType:
 
         Raises:
             InvalidMetadataError: Not an object, or without a string `type`.
+
+        Example:
+            >>> ColumnType.from_json({"type": "trajectory", "dim": 3})
+            Trajectory(dim=3)
         """
         if not isinstance(value, dict):
             raise InvalidMetadataError(f"A column type must be a JSON object with a 'type', found {value!r}.")

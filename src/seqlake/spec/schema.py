@@ -456,6 +456,10 @@ class Schema(Mapping[str, Column]):
 
         Raises:
             SchemaMismatchError: A column name that stands there twice, or no usable id column.
+
+        Example:
+            >>> Schema.from_arrow(pa.schema({"sequence_id": pa.string()})).id
+            'sequence_id'
         """
         if len(set(schema.names)) < len(schema.names):
             twice = next(name for name in schema.names if schema.names.count(name) > 1)
@@ -512,23 +516,43 @@ class Schema(Mapping[str, Column]):
         return tuple(name for name in self._columns if name in named) if named else ()
 
     def stored(self, *, fixed_size_inner: bool = False) -> pa.Schema:
-        """The Arrow schema of our files."""
+        """The Arrow schema of our files.
+
+        Example:
+            >>> Schema({"a": pa.int32()}).stored().names
+            ['sequence_id', 'a']
+        """
         return pa.schema(
             [pa.field(c.name, c.stored(fixed_size_inner=fixed_size_inner), c.nullable) for c in self._columns.values()]
         )
 
     def select(self, names: Any, /) -> Schema:
-        """Only these columns, in this order; rows without the id column are samples."""
+        """Only these columns, in this order; rows without the id column are samples.
+
+        Example:
+            >>> list(Schema({"a": pa.string(), "b": pa.int32()}).select(["b"]))
+            ['b']
+        """
         wanted = list(names)
         keep = {name: self[name] for name in wanted}
         return Schema(keep, metadata=replace(self.metadata, column_types={}), id=self.id if self.id in keep else None)
 
     def with_columns(self, columns: Mapping[str, pa.DataType | pa.Field | ColumnType | Column], /) -> Schema:
-        """These columns added at the end, or replaced where they stand."""
+        """These columns added at the end, or replaced where they stand.
+
+        Example:
+            >>> list(Schema({"a": pa.string()}).with_columns({"b": pa.int32()}))
+            ['sequence_id', 'a', 'b']
+        """
         return Schema({**self._columns, **columns}, metadata=self.metadata, id=self.id)
 
     def without(self, names: Any, /) -> Schema:
-        """All but these columns."""
+        """All but these columns.
+
+        Example:
+            >>> list(Schema({"a": pa.string(), "b": pa.int32()}).without(["b"]))
+            ['sequence_id', 'a']
+        """
         gone = {names} if isinstance(names, str) else set(names)
         keep = {n: c for n, c in self._columns.items() if n not in gone}
         types = {n: t for n, t in self.metadata.column_types.items() if n not in gone}
@@ -536,7 +560,12 @@ class Schema(Mapping[str, Column]):
         return Schema(keep, metadata=metadata, id=self.id if self.id in keep else None)
 
     def renamed(self, names: Mapping[str, str], /) -> Schema:
-        """Columns under new names, where they stand."""
+        """Columns under new names, where they stand.
+
+        Example:
+            >>> list(Schema({"a": pa.string()}).renamed({"a": "task"}))
+            ['sequence_id', 'task']
+        """
         columns = {names.get(n, n): replace(c, name=names.get(n, n)) for n, c in self._columns.items()}
         types = {names.get(n, n): t for n, t in self.metadata.column_types.items()}
         metadata = replace(self.metadata, column_types=types)

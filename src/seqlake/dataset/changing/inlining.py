@@ -84,7 +84,7 @@ def plan_inlining(dataset: Dataset, column: str, /, *, to: Where) -> Inlining:
 
     Example:
         ```python
-        sl.plan_inlining(ds, "photo", to="inline").nbytes   # what the rows would grow by
+        planned = sl.plan_inlining(ds, "cam", to="inline")  # planned.nbytes will lie in the rows
         ```
     """
     known = dataset.schema[column]
@@ -196,7 +196,7 @@ def extract_files(dataset: Dataset, column: str, /, *, message: str | None = Non
 
     Example:
         ```python
-        sl.extract_files(ds, "cam")             # videos in rows become files below files/cam
+        sl.extract_files(ds, "cam", message="videos beside the shards")
         ```
     """
 

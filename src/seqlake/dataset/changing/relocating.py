@@ -169,8 +169,7 @@ def plan_relocation(dataset: Dataset, old: str, new: str | None = None, /, *, fi
 
     Example:
         ```python
-        planned = sl.plan_relocation(ds, "/mnt/old/videos", "s3://bucket/videos")
-        planned.missing                                                        # what would not be there
+        planned = sl.plan_relocation(ds, "/mnt/recordings", files="copy")  # planned.nbytes are copied
         ```
     """
     root = dataset.root
