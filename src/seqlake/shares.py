@@ -239,12 +239,12 @@ class RecordedRun:
         """
         path = self.folder / f"{name}.agreed"
         if (held := _read(path)) is not None:
-            return self._agreed(held, path, make)
+            return _agreed(held, path)  # type: ignore[no-any-return]
         if isinstance(self._how, Finish):
             raise self._missing(range(self._of), "all their tasks")
         with self._locked(f"{name}.lock") as locked:
             if (held := _read(path)) is not None:
-                return self._agreed(held, path, make)
+                return _agreed(held, path)  # type: ignore[no-any-return]
             begun = self.folder / f"{name}.begun"
             if locked and begun.exists():
                 mend()
@@ -257,14 +257,7 @@ class RecordedRun:
                 raise
             if not _first(path, pack((value,))):
                 undo(value)
-            return self._agreed(path.read_bytes(), path, make)
-
-    def _agreed(self, data: bytes, path: Path, _: Callable[[], T]) -> T:
-        held = unpack(data, path=str(path))
-        if not (isinstance(held, tuple) and len(held) == 1):
-            raise SeqlakeError(f"{path} is not what a share leaves.", path=str(path), hint=_ANEW)
-        value: T = held[0]
-        return value
+            return _agreed(path.read_bytes(), path)  # type: ignore[no-any-return]
 
     def run(
         self,
@@ -500,6 +493,14 @@ def subfolder(executor: Executor, name: str, /) -> Executor:
         PosixPath('work/outliers')
     """
     return replace(executor, folder=Path(executor.folder) / name) if isinstance(executor, _Folder) else executor
+
+
+def _agreed(data: bytes, path: Path) -> Any:
+    """The one value of a file of the folder."""
+    held = unpack(data, path=str(path))
+    if not (isinstance(held, tuple) and len(held) == 1):
+        raise SeqlakeError(f"{path} is not what a share leaves.", path=str(path), hint=_ANEW)
+    return held[0]
 
 
 def _plain(value: Any) -> Any:
