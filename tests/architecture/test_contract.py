@@ -89,3 +89,9 @@ def test_no_protocol_stands_twice() -> None:
             if isinstance(node, ast.ClassDef) and node.name in names
         ]
     assert twice == ["formats/l5kit/store.py: Store"]
+
+
+def test_types_of_numbers_are_not_asked_of_pandas() -> None:
+    """`to_pandas_dtype` needs pandas, which is no dependency, in pyarrow before 26: `dtype_of` stands for it."""
+    asking = [path for path in sorted(SOURCE.rglob("*.py")) if ".to_pandas_dtype(" in path.read_text(encoding="utf-8")]
+    assert [str(path.relative_to(SOURCE)) for path in asking] == ["spec/schema.py"]

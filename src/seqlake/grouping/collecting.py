@@ -18,7 +18,7 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.protocols import Mapped
 from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.column_types import ColumnType, Embedding
-from seqlake.spec.schema import Column, Schema, is_number
+from seqlake.spec.schema import Column, Schema, dtype_of, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -148,7 +148,7 @@ def _common(kinds: Sequence[pa.DataType]) -> pa.DataType:
     """The narrowest type that holds the numbers of all."""
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0] if not pa.types.is_boolean(kinds[0]) else pa.uint8()
-    return pa.from_numpy_dtype(np.result_type(*(np.dtype(kind.to_pandas_dtype()) for kind in kinds)))
+    return pa.from_numpy_dtype(np.result_type(*(dtype_of(kind) for kind in kinds)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -219,7 +219,7 @@ class CollectingReader(ScannedReader):
         if len(self._sources.get(name, [name])) == 1:
             return cells[0]
         value, count = kind.value_type, len(cells[0])
-        numbers = np.empty((count, len(cells)), value.to_pandas_dtype())
+        numbers = np.empty((count, len(cells)), dtype_of(value))
         for at, one in enumerate(cells):
             plain = one.cast(value, safe=False) if one.type != value else one
             numbers[:, at] = pc.fill_null(plain, float("nan")) if plain.null_count else plain

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.errors import SchemaMismatchError, ShardChangedError
-from seqlake.spec.schema import has_list_views, is_list, without_views
+from seqlake.spec.schema import dtype_of, has_list_views, is_list, without_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _MOST_VALUES = (1 << 31) - 1  # that lists with offsets of 32 bits can count
 def numpy_type(kind: pa.DataType, /) -> np.dtype[Any] | None:
     """The numpy type of a numeric Arrow type (integers and floats); None for any other."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        dtype: np.dtype[Any] = dtype_of(kind)
         return dtype
     return None
 
@@ -226,7 +226,7 @@ def _to_raw(array: pa.Array) -> pa.BinaryArray:
     dim = (held[2] if held is not None and held[2] else len(values) // len(steps) if len(steps) else 1) or 1
     if steps.null_count or values.null_count or len(values) != len(steps) * dim:
         raise pa.ArrowInvalid("raw cells cannot hold null values or steps of several sizes")
-    data = np.ascontiguousarray(np.asarray(values)).astype(np.dtype(values.type.to_pandas_dtype()).newbyteorder("<"))
+    data = np.ascontiguousarray(np.asarray(values)).astype(dtype_of(values.type).newbyteorder("<"))
     ends = np.cumsum(np.asarray(lengths).astype(np.int64)) * (dim * data.itemsize)
     if len(ends) and ends[-1] >= 1 << 31:
         raise pa.ArrowInvalid("a batch of raw cells reaches 2 GiB; give smaller batches")

@@ -116,6 +116,22 @@ def is_number(kind: pa.DataType, /) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
+def dtype_of(kind: pa.DataType, /) -> np.dtype[Any]:
+    """The numpy type of a number of Arrow; pyarrow before 26 knows it only where pandas is installed.
+
+    Example:
+        >>> dtype_of(pa.float16())
+        dtype('float16')
+    """
+    import numpy as np
+
+    if pa.types.is_floating(kind):
+        return np.dtype(f"float{kind.bit_width}")
+    if pa.types.is_integer(kind):
+        return np.dtype(str(kind))
+    return np.dtype(bool if pa.types.is_boolean(kind) else kind.to_pandas_dtype())
+
+
 def innermost(kind: pa.DataType, /) -> pa.DataType:
     """What lists of any depth hold in the end; the type itself where it is no list."""
     while is_list(kind):
@@ -333,9 +349,7 @@ class Column:
     @cached_property
     def dtype(self) -> np.dtype[Any] | None:
         """The numpy type of one number of a temporal or vector column; None for others."""
-        import numpy as np
-
-        return None if self.value_type is None else np.dtype(self.value_type.to_pandas_dtype())
+        return None if self.value_type is None else dtype_of(self.value_type)
 
     @cached_property
     def shape(self) -> tuple[int, ...] | None:

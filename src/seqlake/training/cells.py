@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from seqlake.errors import DamagedTableError, SchemaMismatchError
 from seqlake.shards.cells import step_shape
-from seqlake.spec.schema import is_list
+from seqlake.spec.schema import dtype_of, is_list
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
@@ -397,7 +397,7 @@ def flatten(cells: pa.Array, /, *, name: str) -> tuple[NDArray[Any], Ints]:
         )
     if not len(inner):
         width = inner.type.list_size if pa.types.is_fixed_size_list(inner.type) else 0
-        return np.zeros((0, width), inner.type.value_type.to_pandas_dtype()), steps
+        return np.zeros((0, width), dtype_of(inner.type.value_type)), steps
     return _numbers(inner.flatten(), name).reshape(len(inner), -1), steps
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from seqlake.spec.schema import is_list
+from seqlake.spec.schema import dtype_of, is_list
 from seqlake.windows.clock import deciding, declared_clock, singles, spans, tracks
 from seqlake.windows.clouds import as_numbers, joined
 from seqlake.windows.edges import check_alike, nearest, sequence_steps
@@ -180,7 +180,7 @@ def step_dtype(column: Column, /) -> np.dtype[Any]:
     if inner is None:  # time stamps need not be numbers
         inner = column.arrow.value_type
         inner = inner.value_type if is_list(inner) else inner
-    dtype: np.dtype[Any] = np.dtype(inner.to_pandas_dtype())
+    dtype: np.dtype[Any] = dtype_of(inner)
     return dtype
 
 

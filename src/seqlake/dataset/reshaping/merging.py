@@ -40,7 +40,7 @@ from seqlake.files.stores import open_store
 from seqlake.formats.lerobot import uniting
 from seqlake.shards.ids import hash_ids
 from seqlake.shares import RecordedRun, begun
-from seqlake.spec.schema import is_list, is_number, no_column
+from seqlake.spec.schema import dtype_of, is_list, is_number, no_column
 from seqlake.versions import shard_formats
 from seqlake.versions.ids import refuse_repeated
 from seqlake.windows.sources import MediaFiles
@@ -344,7 +344,7 @@ def _both(one: Column, other: Column) -> Column | None:
     for wide, narrow in ((one, other), (other, one)):
         fitting = conforming.fits(narrow.logical, wide.logical) and wide.raw == narrow.raw
         numbers = (_values_of(narrow.logical), _values_of(wide.logical))
-        if fitting and all(map(is_number, numbers)) and np.can_cast(*(kind.to_pandas_dtype() for kind in numbers)):
+        if fitting and all(map(is_number, numbers)) and np.can_cast(dtype_of(numbers[0]), dtype_of(numbers[1])):
             return replace(wide, type=kind)
     return None
 

@@ -16,7 +16,7 @@ from seqlake.dataset.reading.cells import flat_cell, numbers_of, one_width
 from seqlake.dataset.reading.streaming import one_shard
 from seqlake.files.blobs import MemoryBlob
 from seqlake.shards.cells import cast, fetched
-from seqlake.spec.schema import is_binary, is_list
+from seqlake.spec.schema import dtype_of, is_binary, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ def kept_dtype(column: Column, /) -> np.dtype[Any]:
     """The numpy type in which a column's smallest and largest numbers are kept; booleans count as 0 and 1."""
     kind = column.arrow if column.category == "scalar" else column.value_type
     assert kind is not None
-    dtype: np.dtype[Any] = np.dtype(np.uint8 if pa.types.is_boolean(kind) else kind.to_pandas_dtype())
+    dtype: np.dtype[Any] = np.dtype(np.uint8) if pa.types.is_boolean(kind) else dtype_of(kind)
     return dtype
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from seqlake.dataset.writing.conforming import conform, fits, too_large
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.spec.rules.signals import LARGEST_CELL
-from seqlake.spec.schema import is_binary, is_list, is_text, list_levels
+from seqlake.spec.schema import dtype_of, is_binary, is_list, is_text, list_levels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -237,7 +237,7 @@ def _scalar(value: Any, logical: pa.DataType, where: str) -> pa.Array:
         number = _number(value, where)
         if number.dtype.kind not in "iuf" or number.ndim:
             raise _unlike(value, logical, where)
-        return pa.array(lossless(number.reshape(1), np.dtype(logical.to_pandas_dtype()), where=where))
+        return pa.array(lossless(number.reshape(1), dtype_of(logical), where=where))
     strict: list[tuple[Any, Any]] = [
         (is_.is_boolean, (bool, np.bool_)),
         (is_text, (str,)),

@@ -15,6 +15,7 @@ from seqlake.formats.mcap import clock, pictures
 from seqlake.formats.mcap.columns import TopicColumn, TopicStream, stamp_path
 from seqlake.formats.mcap.kinds import MISFITS, value_at
 from seqlake.shards.scanned import ScannedReader
+from seqlake.spec.schema import dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -478,7 +479,7 @@ def _too_large(one: TopicColumn, total: int, location: str) -> CorruptFileError:
 def _signal(one: TopicColumn, values: list[Any], kind: pa.DataType, location: str) -> pa.Array:
     inner = kind.value_type
     number = _number_type(kind)
-    dtype = np.dtype(number.to_pandas_dtype())
+    dtype = dtype_of(number)
     if inner == number:
         return _list(pa.array(_numbers(values, dtype, one, location), number), kind)
     lengths = np.fromiter((len(value) for value in values), np.int64, len(values))
@@ -507,7 +508,7 @@ def _numbers(values: list[Any], dtype: np.dtype[Any], one: TopicColumn, location
 def _points(values: list[Any], inner: pa.DataType, location: str) -> pa.Array:
     """[T] lists of points, each a list of numbers."""
     number = _number_type(inner)
-    dtype = np.dtype(number.to_pandas_dtype())
+    dtype = dtype_of(number)
     lengths = np.fromiter((len(value) for value in values), np.int64, len(values))
     width = next((value.shape[1] for value in values if value.ndim == 2), 0)
     flat = [value.reshape(-1).astype(dtype) for value in values]
@@ -548,7 +549,7 @@ def _on_clock(one: TopicColumn, values: list[Any], picked: Picked, kind: pa.Data
         return _cell(one, taken, kind, location)
     cell = _cell(one, values, kind, location)
     number = _number_type(kind)
-    dtype = np.dtype(number.to_pandas_dtype())
+    dtype = dtype_of(number)
     inner = kind.value_type
     flat = np.asarray((cell.values.flatten() if inner != number else cell.values).to_numpy(zero_copy_only=False), dtype)
     width = (len(values), inner.list_size) if inner != number else (len(values),)

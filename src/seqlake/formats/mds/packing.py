@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
@@ -16,7 +15,7 @@ from seqlake.formats._streaming.cells import CellError, absent
 from seqlake.formats._streaming.exporting import Exported
 from seqlake.formats._streaming.packing import WriterSettings, offsets
 from seqlake.formats.mds.encodings import PICKLE, PICKLED, encoding, image_list
-from seqlake.spec.schema import is_binary, is_list, is_number, is_text
+from seqlake.spec.schema import dtype_of, is_binary, is_list, is_number, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +76,7 @@ def _nested(column: Column) -> Exported:
     if column.category == "temporal" and column.nested and column.shape is not None:
         return Exported(encoding=f"ndarray:{column.dtype}", values=partial(_arrays, shape=column.shape))
     if is_list(kind) and is_number(kind.value_type) and not pa.types.is_boolean(kind.value_type):
-        dtype = np.dtype(kind.value_type.to_pandas_dtype())
+        dtype = dtype_of(kind.value_type)
         dim = column.dim if column.category == "vector" else None
         shape = f":{dim}" if dim is not None else ""
         return Exported(encoding=f"ndarray:{dtype}{shape}", values=partial(_arrays, shape=()))

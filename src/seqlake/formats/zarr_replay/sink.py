@@ -21,7 +21,7 @@ from seqlake.formats._zarr.metadata import BLOSC, ArrayMetadata, encoder
 from seqlake.formats._zarr.writing import ZarrForm
 from seqlake.formats.zarr_replay.layout import DATA, ENDS, META
 from seqlake.receipts import by_part
-from seqlake.spec.schema import is_list, is_number, is_text
+from seqlake.spec.schema import dtype_of, is_list, is_number, is_text
 from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class ReplaySink:
         kind = self.schema[column].arrow
         if is_text(kind):
             return np.str_
-        return np.dtype((self.schema[column].value_type or kind).to_pandas_dtype())
+        return dtype_of(self.schema[column].value_type or kind)
 
     def _metadata(self, column: str, receipts: Sequence[Mapping[str, Any]], count: int) -> ArrayMetadata:
         known = {receipt["steps"][column] for receipt in receipts if column in receipt["steps"]}

@@ -281,7 +281,7 @@ def _table_of(data: bytes) -> pa.Table:
     table.validate(full=True)
     for name, kind in _COLUMNS.items():
         column = table[name]
-        if column.null_count or column.type.to_pandas_dtype() != np.dtype(kind):
+        if column.null_count or column.type != pa.from_numpy_dtype(np.dtype(kind)):
             raise TypeError(f"its column {name!r} is {column.type} with {column.null_count} nulls")
     return table
 

@@ -20,7 +20,7 @@ from seqlake.shards.parquet.index import ColumnIndex
 from seqlake.shards.parquet.layout import refuse_unknown
 from seqlake.shards.parquet.pages import PLAIN, Page, values_start, walk
 from seqlake.shards.writing import ColumnSteps, RowGroupWriter
-from seqlake.spec.schema import is_list
+from seqlake.spec.schema import dtype_of, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,7 +166,7 @@ def _steps_of(column: Column, field: pa.Field) -> ColumnSteps | None:
     if column.raw:
         if column.value_type is None or not column.dim:
             raise SchemaMismatchError(f"Column {column.name!r} holds raw cells: expected dim and dtype, found none.")
-        stored = np.dtype(column.value_type.to_pandas_dtype()).newbyteorder("<")
+        stored = dtype_of(column.value_type).newbyteorder("<")
         return ColumnSteps(levels=2, stored=stored.str, raw_width=stored.itemsize * column.dim, dim=column.dim)
     held = cells.step_type(field.type)
     if held is not None and held[1] > 0:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.spec.schema import is_binary, is_list, is_number, is_text
+from seqlake.spec.schema import dtype_of, is_binary, is_list, is_number, is_text
 from seqlake.training.cells import single_values
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Form:
                 return cls(name, tuple(known), column.dtype, nullable)
         kind = column.arrow
         if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            return cls(name, (), np.dtype(kind.to_pandas_dtype()), nullable)
+            return cls(name, (), dtype_of(kind), nullable)
         pictures = column.type if _has_pictures(column) else None
         plain = pictures is None and (is_binary(kind) or is_text(kind))
         return cls(name, None, None, nullable, pictures=pictures, bytes=is_binary(kind), plain=plain)
@@ -156,7 +156,7 @@ def listed(cells: pa.Array, /) -> list[Any]:
         number = number.value_type
     if not is_number(number):
         return cells.to_pylist()  # type: ignore[no-any-return] # pyarrow has no types
-    dtype = number.to_pandas_dtype()
+    dtype = dtype_of(number)
     return [None if cell is None else _array(cell, dtype) for cell in cells.to_pylist()]
 
 
