@@ -25,19 +25,19 @@ FRONT_DOOR = {
         "Write and reshape",
         """
         Writer File Encoding merge subset split repack compact trim segment resample assign_splits plan_splits diff
-        relocate plan_relocation inline_files extract_files plan_inlining
+        relocate plan_relocation inline_files extract_files plan_inlining index
         """,
     ),
     "training": ("Windows and loader", "Window Whole seconds Loader Shuffle Mix Cache ranks prepare drop_copies"),
     "checking": ("Check, measure, look", "validate Report Finding statistics Statistics outliers contact_sheet view"),
-    "converting": ("Convert and compute", "convert push compute nearest duplicates"),
+    "converting": ("Convert and compute", "convert push compute nearest vector_index VectorIndex duplicates"),
 }
 """Page -> its title and the names of `sl` on it."""
 
 MODULES = {
     "errors": ("Errors", ["errors"]),
     "media": ("Media", ["media"]),
-    "engines": ("Ray and Spark", ["ray", "spark"]),
+    "engines": ("Ray, Spark and shares", ["ray", "spark", "shares"]),
     "compat": ("Names of other libraries", ["compat.l5kit", "compat.lerobot", "compat.mosaicml"]),
     "formats": ("Formats", ["formats"]),
     "protocols": ("Protocols", ["protocols"]),

@@ -37,7 +37,7 @@ SMALL = {  # several tasks of few rows
     "seqlake.computing.ROWS_PER_TASK": 2,
     "seqlake.computing.ROWS_WITH_FILES": 2,
     "seqlake.dataset.validation.checking._ROWS_OF_TASK": 2,
-    "seqlake.dataset.similarity._PAIRS": 5,
+    "seqlake.dataset.similarity.pairs.ROWS": 5,
     "seqlake.tables.standalone.adopting._FILES_PER_TASK": 1,
 }
 

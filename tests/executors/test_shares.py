@@ -79,7 +79,7 @@ def test_shares_give_what_one_process_gives(verb, recorded, others, alone, tmp_p
         before = {path: path.stat().st_mtime_ns for path in work.glob("pass-*/0*/0*")}
         for again in (0, 1):
             assert share(again).startswith("Ended"), number
-        assert before
+        assert before or verb == "compact"  # four shards become two: the last of three shares has nothing to do
         assert before.items() <= {path: path.stat().st_mtime_ns for path in work.glob("pass-*/0*/0*")}.items()
     assert len(list(work.glob("pass-*"))) == PASSES.get(verb, 1)
     if verb in WRITERS:
@@ -133,7 +133,7 @@ def test_an_interrupted_run_goes_on(verb, recorded, alone, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_processes_and_ray_give_what_one_process_gives(verb, recorded, alone, cluster, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("seqlake.dataset.similarity._PAIRS", 4096)  # as Ray's workers have it
+    monkeypatch.setattr("seqlake.dataset.similarity.pairs.ROWS", 4096)  # as Ray's workers have it
     here = alone(verb)
     place, out = copied(recorded, verb, tmp_path / "ds-ray"), tmp_path / "out-ray"
     assert outcome(verb, place, out, "ray") == here

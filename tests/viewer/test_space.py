@@ -95,8 +95,8 @@ def test_paths_are_places_and_rotations(client: Client, driven: sl.Dataset) -> N
 @pytest.mark.parametrize(
     ("route", "asked", "code"),
     [
-        ("points", {"col": "lidar", "k": 8}, (404, "frame")),
-        ("points", {"col": "map", "k": 1}, (404, "frame")),
+        ("points", {"col": "lidar", "k": 8}, (404, "missing")),
+        ("points", {"col": "map", "k": 1}, (404, "missing")),
         ("points", {"col": "speed"}, (400, "column")),
         ("points", {"col": "gone"}, (404, "column")),
         ("points", {}, (400, "query")),
@@ -201,7 +201,7 @@ def test_a_scene_is_what_the_store_holds_at_each_step(scenes: tuple[Client, Any]
         faces = arrays["traffic_light_faces"][slice(*frame["traffic_light_faces_index_interval"])]
         assert seen["counts"]["faces"] == len(faces)
         assert sorted(one["id"] for one in seen["lights"]) == sorted(str(one["face_id"]) for one in faces)
-    assert status(client, "scene", id=row["id"], k=stop - first) == (404, "frame")
+    assert status(client, "scene", id=row["id"], k=stop - first) == (404, "missing")
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real drive of Lyft is not beside the checkout")
@@ -349,7 +349,7 @@ def test_broken_clouds_are_states_and_never_a_server_error(broken: tuple[Client,
     assert status(client, "points", id="e0", col="thin") == (400, "column")
     for step, count in ((0, 1), (1, 2)):
         assert len(array(client, "points", id="e0", col="ragged", k=step)[0]) == count
-    assert status(client, "points", id="e0", col="ragged", k=2) == (404, "frame")
+    assert status(client, "points", id="e0", col="ragged", k=2) == (404, "missing")
 
 
 def test_names_of_fields_travel_in_headers(broken: tuple[Client, list[str]]) -> None:

@@ -82,7 +82,7 @@ def scene(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     drive: DriveScene = shelf.kept(key, lambda: drive_of(shows[shows.index_of(row)]))
     step = asked.whole("k", 0, low=0, high=1 << 40)
     if step >= len(drive.ego):
-        raise IndexError(f"There is no step {step}; there are {len(drive.ego)}.")
+        raise MissingFileError(f"There is no step {step}; there are {len(drive.ego)}.")
     x, y, yaw = drive.ego[step].tolist()
     facts: dict[str, Any] = {"step": step, "steps": len(drive.ego), "time": _time(drive.times, step)}
     facts["world"] = [x, y]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.dataset.drawing.strips import READ_ERRORS, displayable, strip
+from seqlake.dataset.drawing.strips import READ_ERRORS, displayable, is_drawn, strip
 from seqlake.dataset.reading.views import FileView, MediaView, StepsView
 from seqlake.errors import MissingFileError, SchemaMismatchError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import scheme
@@ -450,7 +450,7 @@ def film(shelf: Shelf, asked: Parameters, /) -> tuple[bytes, str, dict[str, str]
     shows, row = shelf.row(asked)
     count, height = asked.whole("n", 6, low=1, high=12), asked.whole("height", 64, low=16, high=240)
     column = shows.schema[asked.needed("col")]
-    if kind_of(column) not in _PICTURED:
+    if not is_drawn(column):
         raise SchemaMismatchError(f"{column.name!r} has no frames.")
     drawn = strip(_view(shows, row), column.name, count=count, box=(4 * height, height))
     if not drawn.pictures:  # the tile beside it says what is wrong

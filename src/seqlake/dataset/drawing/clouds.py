@@ -102,8 +102,7 @@ def cloud_at(value: Any, column: Column, step: int, /) -> NDArray[Any]:
         [points] structured, with `x`, `y` and `z`.
 
     Raises:
-        IndexError: There is no such step.
-        MissingFileError: The cell, or the step, has no cloud.
+        MissingFileError: There is no such step, or it or the cell has no cloud.
         SchemaMismatchError: Points without three coordinates.
         DecodeError: A file that is no cloud, or damaged.
     """
@@ -111,7 +110,7 @@ def cloud_at(value: Any, column: Column, step: int, /) -> NDArray[Any]:
         raise MissingFileError(f"The cell of {column.name!r} is null.")
     count = steps_of(value, column)
     if not 0 <= step < count:
-        raise IndexError(f"There is no step {step}; there are {count}.")
+        raise MissingFileError(f"There is no step {step}; there are {count}.")
     if isinstance(value, MediaView):
         return spatial.colored_points(value.source())
     if isinstance(value, StepsView):

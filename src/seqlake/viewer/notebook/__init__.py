@@ -41,7 +41,8 @@ class Answers:
         view = {"view": asked.get("view")}
         if asked.get("page"):
             return {**view, "page": page(dark=asked.get("dark"))}, []
-        status, headers, body = asyncio.run(self._ask(asked))
+        with ThreadPoolExecutor(1, thread_name_prefix="seqlake-view") as pool:  # the kernel's loop runs in this thread
+            status, headers, body = pool.submit(lambda: asyncio.run(self._ask(asked))).result()
         return {**view, "id": asked.get("id"), "status": status, "headers": headers}, [body]
 
     async def _ask(self, asked: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:

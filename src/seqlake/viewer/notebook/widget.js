@@ -12,7 +12,7 @@ function isDark() {
 
 function render({ model, el }) {
   const frame = document.createElement("iframe");
-  frame.setAttribute("sandbox", "allow-scripts allow-downloads");
+  frame.setAttribute("sandbox", "allow-scripts allow-forms allow-downloads");
   frame.setAttribute("title", "seqlake viewer");
   frame.style.cssText = "display: block; width: 100%; height: 100%; border: 0;";
   const holder = document.createElement("div");
