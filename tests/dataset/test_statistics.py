@@ -588,6 +588,6 @@ def test_a_search_travels_without_its_empty_bins(dtype, monkeypatch) -> None:
             other.add(part)
             sent = pickle.dumps(other)
             assert len(sent) < 100_000
-            search.absorb(pickle.loads(sent))
+            search.absorb(pickle.loads(sent).seen)
         search.end_pass()
     assert np.array_equal(search.values, np.quantile(whole, [0.1, 0.5], axis=0, method="inverted_cdf").astype(dtype))

