@@ -265,10 +265,9 @@ def each_moment(kind: str, verb: str, tmp_path: Path, *, times: int, seed: int) 
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=60)
         assert process.returncode in {130, 0, -signal.SIGINT}, (share, process.returncode, told)
-        if process.returncode:
-            # By the signal itself it ends where all is done and said, and Python is on its way out.
-            if process.returncode != -signal.SIGINT:
-                assert told.splitlines()[-1:] in (["seqlake: interrupted"], ["KeyboardInterrupt"], []), (share, told)
+        # By the signal itself it ends where all is done and said, and Python is on its way out.
+        if process.returncode not in {0, -signal.SIGINT}:
+            assert told.splitlines()[-1:] in (["seqlake: interrupted"], ["KeyboardInterrupt"], []), (share, told)
         found = held(home)
         assert found in (before, after), share
         if found[1] is None:
