@@ -89,6 +89,16 @@ def executor_of(
     return plug.create(**options)  # type: ignore[arg-type]
 
 
+def executor_if_asked(on: str | Executor | None, /, *, workers: int | None) -> Executor | None:
+    """As `executor_of`; None where neither is given, and the verb works in this process, by one pass over the rows.
+
+    Example:
+        >>> executor_if_asked(None, workers=None), executor_if_asked(None, workers=2)
+        (None, Processes(workers=2))
+    """
+    return None if on is None and workers is None else executor_of(on or "processes", workers=workers)
+
+
 def in_order(
     executor: Executor,
     function: Callable[[Task], Result],

@@ -11,7 +11,7 @@ from seqlake.arguments import DATASET, takes
 from seqlake.dataset import progress
 from seqlake.dataset.writing import rehearsal
 from seqlake.dataset.writing.staging import open_for_changes
-from seqlake.executors import executor_of, in_order
+from seqlake.executors import executor_if_asked, in_order
 from seqlake.files.room import room_in
 from seqlake.shares import begun
 from seqlake.versions.messages import saying
@@ -57,7 +57,7 @@ def index(
         sl.index(sl.open("theirs"), on="processes", workers=8)
         ```
     """
-    executor = None if on is None and workers is None else executor_of(on or "processes", workers=workers)
+    executor = executor_if_asked(on, workers=workers)
     table = ability(dataset.table, AdoptsByTasks)
     with saying(message):
         if executor is None or table is None or dataset.refresh().id != -1 or rehearsal.under_way():

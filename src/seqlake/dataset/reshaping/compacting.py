@@ -13,7 +13,7 @@ from seqlake.dataset.changing.folding import has_deletes
 from seqlake.dataset.reading.streaming import several_for_writing
 from seqlake.dataset.writing.parts import RowsPart, shard_parts, write_parts
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging, open_for_changes, partition_of
-from seqlake.executors import executor_of
+from seqlake.executors import executor_if_asked
 from seqlake.shards.columns import Columns
 from seqlake.shares import RecordedRun, begun
 from seqlake.versions import names
@@ -76,7 +76,7 @@ def compact(
         return dataset.version
     schema = dataset.schema
     shape = ShardShape(rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout)
-    executor = None if on is None and workers is None else executor_of(on or "processes", workers=workers)
+    executor = executor_if_asked(on, workers=workers)
     version = dataset.version
     identity = {"dataset": dataset.location, "version": str(version.id), "shape": repr(shape)}
     with begun(executor, "compact", identity) as run:

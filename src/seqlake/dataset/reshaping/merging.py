@@ -33,7 +33,7 @@ from seqlake.errors import (
     SeqlakeError,
     ValidationError,
 )
-from seqlake.executors import executor_of
+from seqlake.executors import executor_if_asked
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
@@ -105,12 +105,13 @@ def repack(
     shape = ShardShape(
         rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner, format=shards
     )
-    if on is None and workers is None:
+    executor = executor_if_asked(on, workers=workers)
+    if executor is None:
         return _write([source], out, shape=shape, files=files, storage=storage)
     schema, excerpt = shard_formats.with_new(source.schema, shape.format), excerpt_of(source)
     identity = {"source": lambda: source.fingerprint, "out": absolute(out), "shape": repr(shape), "files": files}
     with (
-        begun(executor_of(on or "processes", workers=workers), "repack", identity) as run,
+        begun(executor, "repack", identity) as run,
         whole(out, schema, shape=shape, storage=storage, run=run) as (dataset, staging),
     ):
         copying = _Copying(excerpt, schema, files)

@@ -24,7 +24,7 @@ from seqlake.dataset.writing.parts import RowsPart, rows_of, rows_parts, write_p
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.dataset.writing.values import cell
 from seqlake.errors import SchemaMismatchError
-from seqlake.executors import executor_of
+from seqlake.executors import executor_if_asked
 from seqlake.files.locations import absolute
 from seqlake.shares import begun
 from seqlake.spec.alignment import exact, on_clock, own_rate
@@ -104,7 +104,7 @@ def resample(
     source = Excerpt.of(selection)
     plan = _Plan(source, rate, columns, method)
     write = _Resampling(source, plan, files)
-    executor = None if on is None and workers is None else executor_of(on or "processes", workers=workers)
+    executor = executor_if_asked(on, workers=workers)
     asked = {"columns": None if columns is None else list(columns), "method": repr(method), "files": files}
     identity = {"source": lambda: source.fingerprint, "out": absolute(out), "fps": str(rate), **asked}
     with (

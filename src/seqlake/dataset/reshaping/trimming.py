@@ -28,7 +28,7 @@ from seqlake.dataset.writing.ingest import Encoded
 from seqlake.dataset.writing.parts import RowsPart, rows_of, rows_parts, write_parts
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
-from seqlake.executors import executor_of
+from seqlake.executors import executor_if_asked
 from seqlake.files.locations import absolute
 from seqlake.media import cut_sound
 from seqlake.media.video import cutting
@@ -315,7 +315,9 @@ def trim(
         start, stop = (None if one is None else _step(one, clock.rate, selection) for one in seconds)
 
     borders = _Trimmed(start, stop)
-    return _write(selection, out, borders, numbered=False, storage=storage, executor=_executor(on, workers))
+    return _write(
+        selection, out, borders, numbered=False, storage=storage, executor=executor_if_asked(on, workers=workers)
+    )
 
 
 @takes(selection=DATASET)
@@ -371,11 +373,9 @@ def segment(
     fixed = at if seconds is None else [_step(one, clock.rate, selection) for one in seconds]
 
     borders = _Segmented(by, length, None if fixed is None else tuple(fixed), min_length)
-    return _write(selection, out, borders, numbered=True, storage=storage, executor=_executor(on, workers))
-
-
-def _executor(on: str | Executor | None, workers: int | None) -> Executor | None:
-    return None if on is None and workers is None else executor_of(on or "processes", workers=workers)
+    return _write(
+        selection, out, borders, numbered=True, storage=storage, executor=executor_if_asked(on, workers=workers)
+    )
 
 
 @dataclass(frozen=True, slots=True)
