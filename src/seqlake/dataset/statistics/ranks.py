@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Seen = tuple[dict[tuple[int, int], list[NDArray[Any]]], dict[tuple[int, int], NDArray[np.int64]]]
+    Sparse = tuple[NDArray[Any], NDArray[Any]]  # numbers of bins, and what is in each
+    Seen = tuple[dict[tuple[int, int], list[NDArray[Any]]], dict[tuple[int, int], Sparse]]
 
 _DIGIT = 16  # bits that one pass decides
 _KEPT = 1 << 22  # numbers that are kept and sorted instead of counted
@@ -76,13 +77,12 @@ class QuantileSearch:
         self._begin_group()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Most bins are empty: whole histograms would take longer on their way between processes than the count.
-        counted = {place: _sparse(counts) for place, counts in self._counted.items()}
-        return {**{name: value for name, value in vars(self).items() if name != "_lock"}, "_counted": counted}
+        """Without what it has seen, which another process has no use for: that looks with a `blank` one."""
+        return {name: value for name, value in vars(self).items() if name not in {"_lock", "_kept", "_counted"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=Lock())
-        self._counted = {place: _dense(bins, counts, self._bins) for place, (bins, counts) in state["_counted"].items()}
+        self._begin_seeing()
 
     def blank(self) -> QuantileSearch:
         """One of the same pass that has seen no numbers, for another process; `absorb` takes in what it sees there."""
@@ -92,16 +92,20 @@ class QuantileSearch:
 
     @property
     def seen(self) -> Seen:
-        """What it has seen in this pass: numbers that are kept, and histograms, by dimension and bin."""
-        return self._kept, self._counted
+        """What it has seen in this pass, by dimension and bin: numbers that are kept, and histograms.
+
+        Of a histogram only the bins that are not empty: whole ones would take longer on their way between processes
+        than the count.
+        """
+        return self._kept, {place: _sparse(counts) for place, counts in self._counted.items()}
 
     def absorb(self, seen: Seen, /) -> None:
         """What another one has seen in this pass counts as seen here."""
         kept, histograms_of = seen
         for place, parts in kept.items():
             self._kept[place] += parts
-        for place, counted in histograms_of.items():
-            self._counted[place] += counted
+        for place, (bins, counts) in histograms_of.items():
+            self._counted[place][bins] += counts
 
     @property
     def wanted(self) -> bool:
@@ -267,9 +271,3 @@ def _sparse(counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
     """The bins that are not empty and what is in them, in as few bytes as hold them."""
     bins = np.flatnonzero(counts)
     return bins.astype(np.min_scalar_type(len(counts))), counts[bins].astype(np.min_scalar_type(counts.max(initial=0)))
-
-
-def _dense(bins: NDArray[Any], counts: NDArray[Any], size: int) -> NDArray[np.int64]:
-    whole = np.zeros(size, np.int64)
-    whole[bins] = counts
-    return whole

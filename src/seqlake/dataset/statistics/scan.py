@@ -201,13 +201,12 @@ class _Scan:
         ranks = {name: QuantileSearch(moments[name].min.dtype, moments[name].count, self.points) for name in names}
 
         while wanted := [name for name in names if ranks[name].wanted]:
+            look = _QuantileLook({name: ranks[name] for name in wanted})
             if self.executor is None:
-                look = _QuantileLook({name: ranks[name] for name in wanted})
                 for _ in self._over(wanted, look, "quantiles"):
                     pass
             else:
-                blank = _QuantileLook({name: ranks[name].blank() for name in wanted})
-                for parts in self._elsewhere(wanted, partial(_ranked, look=blank), "quantiles"):
+                for parts in self._elsewhere(wanted, partial(_ranked, look=look), "quantiles"):
                     for name, part in parts.items():
                         ranks[name].absorb(part)
             for name in wanted:
