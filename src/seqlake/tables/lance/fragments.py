@@ -158,7 +158,7 @@ def _deleted(fragment: Any, rows: int, *, root: str, blob: Callable[[str], Blob]
     except (pa.ArrowException, OSError, IndexError) as error:
         what = str(error).partition("\n")[0]
     else:
-        if len(deleted) == declared and not table.column(0).null_count and (deleted < rows).all():
+        if len(deleted) == declared and not table.column(0).null_count and ((deleted >= 0) & (deleted < rows)).all():
             return deleted
         what = f"it names {len(deleted)} rows, and the manifest {declared} of {rows}"
     raise DamagedTableError(
