@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.viewer import elsewhere
 
 import seqlake as sl
 from seqlake.errors import QueryLimitError
@@ -36,7 +37,7 @@ def asker(selection: sl.Selection, folder: Path, **options: Any) -> Any:
     answers = Answers(Server(Shelf(selection, **options), rules, Drafts("x", folder=folder)))
 
     def ask(route: str, **asked: Any) -> tuple[int, Any]:
-        message, [body] = answers.answer({"path": f"{route}?{urlencode(asked)}"})
+        message, [body] = elsewhere.answer(answers, {"path": f"{route}?{urlencode(asked)}"})
         is_json = message["headers"].get("content-type") == "application/json"
         return message["status"], json.loads(body) if is_json else body
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.viewer import elsewhere
 
 import seqlake as sl
 from seqlake.errors import MissingDependencyError
@@ -45,18 +46,18 @@ def answers(dataset: sl.Dataset, tmp_path: Path) -> Answers:
 
 
 def test_what_the_frame_asks_is_answered(answers: Answers, dataset: sl.Dataset) -> None:
-    message, [body] = answers.answer({"view": "v", "id": 7, "path": "api/rows?limit=1"})
+    message, [body] = elsewhere.answer(answers, {"view": "v", "id": 7, "path": "api/rows?limit=1"})
     assert (message["view"], message["id"], message["status"]) == ("v", 7, 200)
     assert json.loads(body)["total"] == 2
     data = dataset.sequence("ep_1")["cam"].read()
-    message, [body] = answers.answer({"path": "media?id=ep_1&col=cam", "headers": {"Range": "bytes=0-9"}})
+    message, [body] = elsewhere.answer(answers, {"path": "media?id=ep_1&col=cam", "headers": {"Range": "bytes=0-9"}})
     assert (message["status"], body, message["headers"]["content-range"]) == (206, data[:10], f"bytes 0-9/{len(data)}")
     posted = {"path": "api/labels", "method": "POST", "body": json.dumps({"set": {"ep_1": {"flag": True}}})}
-    assert json.loads(answers.answer(posted)[1][0])["flagged"] == ["ep_1"]
+    assert json.loads(elsewhere.answer(answers, posted)[1][0])["flagged"] == ["ep_1"]
     for path in ("https://example.org/api/rows", "//example.org/api/rows"):
-        assert answers.answer({"path": path})[0]["status"] == 400
-    assert answers.answer({"path": "static/../app.py"})[0]["status"] == 404
-    assert answers.answer({"path": "api/rows", "method": "DELETE"})[0]["status"] == 400
+        assert elsewhere.answer(answers, {"path": path})[0]["status"] == 400
+    assert elsewhere.answer(answers, {"path": "static/../app.py"})[0]["status"] == 404
+    assert elsewhere.answer(answers, {"path": "api/rows", "method": "DELETE"})[0]["status"] == 400
 
 
 def test_the_page_holds_all_it_needs() -> None:

@@ -37,12 +37,14 @@ class Answers:
         self._app = server.routes()
 
     def answer(self, asked: dict[str, Any], /) -> tuple[dict[str, Any], list[bytes]]:
-        """The message and its buffers for one question: the page itself, or the answer of a route."""
+        """The message and its buffers for one question: the page itself, or the answer of a route.
+
+        Called in a thread without a loop of its own, as `widget` does.
+        """
         view = {"view": asked.get("view")}
         if asked.get("page"):
             return {**view, "page": page(dark=asked.get("dark"))}, []
-        with ThreadPoolExecutor(1, thread_name_prefix="seqlake-view") as pool:  # the kernel's loop runs in this thread
-            status, headers, body = pool.submit(lambda: asyncio.run(self._ask(asked))).result()
+        status, headers, body = asyncio.run(self._ask(asked))
         return {**view, "id": asked.get("id"), "status": status, "headers": headers}, [body]
 
     async def _ask(self, asked: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
