@@ -1,4 +1,4 @@
-"""Questions to a viewer without a socket, from a thread of their own: Playwright leaves a loop running in the tests'."""
+"""Questions to a viewer without a socket, from a thread of their own: Playwright leaves a loop running in ours."""
 
 from __future__ import annotations
 
