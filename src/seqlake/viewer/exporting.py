@@ -251,7 +251,12 @@ def _beside(folder: Path, *, overwrite: bool) -> Iterator[Path]:
             folder.rename(old)
         elif folder.is_dir():
             folder.rmdir()  # it is empty
-        passing.rename(folder)
+        try:
+            passing.rename(folder)
+        except OSError:
+            if old is not None:
+                old.rename(folder)
+            raise
         if old is not None:
             shutil.rmtree(old)
     finally:
