@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seqlake.dataset.reading.cells import python_value
 from seqlake.spec.schema import is_binary, is_list, is_number, is_text
 from seqlake.viewer.asking import plain
 
@@ -65,7 +66,7 @@ class Outline:
             return self._list(scalar.values, depth)
         if is_list(kind):
             return self._list(scalar.values, depth)
-        return {"kind": "value", "value": plain(_value(scalar))}
+        return {"kind": "value", "value": plain(python_value(scalar))}
 
     def _text(self, text: str) -> dict[str, Any]:
         if len(text) <= _LETTERS:
@@ -103,13 +104,6 @@ class Outline:
         }
 
 
-def _value(scalar: pa.Scalar) -> Any:
-    try:
-        return scalar.as_py()
-    except (ValueError, OverflowError, ArithmeticError):  # a time before or after all that Python knows
-        return str(scalar.cast(pa.int64()).as_py()) if scalar.type.bit_width == 64 else "?"
-
-
 def _numbers(values: pa.Array) -> dict[str, Any]:
     """Many numbers by their range, their mean and a curve."""
     wide = values.drop_null().to_numpy(zero_copy_only=False).astype(np.float64)
@@ -119,7 +113,7 @@ def _numbers(values: pa.Array) -> dict[str, Any]:
         "count": len(values),
         "of": str(values.type),
         "missing": len(values) - len(finite),
-        "first": [plain(_value(one)) for one in values[:_NUMBERS]],
+        "first": [plain(python_value(one)) for one in values[:_NUMBERS]],
     }
     if finite.size:
         low, high, mean = float(finite.min()), float(finite.max()), float(finite.mean(dtype=np.longdouble))

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from seqlake.dataset.drawing.clouds import cloud_at, drawn, has_points, steps_of
+from seqlake.dataset.drawing.clouds import FAR, cloud_at, drawn, has_points, origin_of, steps_of
 from seqlake.dataset.drawing.strips import READ_ERRORS
 from seqlake.errors import MissingFileError, SchemaMismatchError
 from seqlake.viewer.poses import PoseReading, path_of, reading_of
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.viewer.asking import Parameters
     from seqlake.viewer.tables import Shelf
-
-_FAR = 1e30  # coordinates beyond it are no places
-_EXACT = 10_000.0  # up to which float32 keeps millimetres
 
 
 def points(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str]]:
@@ -82,9 +79,8 @@ def poses(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, s
     each = max(1, -(-len(cell) // most))
     turn = None if read_as.partner is None else np.asarray(view[read_as.partner])[::each]
     path = path_of(np.asarray(cell)[::each], read_as, turn)
-    path[~(np.abs(path[:, :3]) < _FAR).all(axis=1)] = np.nan
-    there = path[np.isfinite(path[:, 0]), :3]
-    origin = np.floor(there.mean(axis=0)) if there.size and float(np.abs(there).max()) > _EXACT else np.zeros(3)
+    path[~(np.abs(path[:, :3]) < FAR).all(axis=1)] = np.nan
+    origin = origin_of(path[np.isfinite(path[:, 0]), :3])
     path[:, :3] -= origin
     head = {
         "X-Seqlake-Length": str(len(cell)),

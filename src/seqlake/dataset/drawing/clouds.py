@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 HEIGHT, RGB = "height", "rgb"
 _TURN = 0.6180339887498949  # of a circle: no two spans near each other take the same place
-_FAR = 1e30  # coordinates beyond it are no places
+FAR = 1e30
+"""Coordinates beyond it are no places."""
+
 _EXACT = 10_000.0  # up to which float32 keeps millimetres
 _NAMED = 24  # fields that are offered as colours
 _INTENSITIES = ("intensity", "reflectivity", "reflectance", "remission", "amplitude", "i")
@@ -169,8 +171,7 @@ def drawn(cloud: NDArray[Any], /, *, most: int, by: str | None = None) -> DrawnC
         there = np.flatnonzero(_have_places(cloud))
         some = cloud[there[thinned(len(there), most)]]
         places = np.stack([_numbers(some, axis) for axis in spatial.XYZ], -1)
-        widest = float(np.abs(places).max(initial=0.0))
-        origin = np.floor(places.mean(axis=0)) if widest > _EXACT else np.zeros(3)
+        origin = origin_of(places)
         offered = _choices(cloud.dtype)
         chosen = by or _usual(some, offered)
         if chosen not in offered:
@@ -194,6 +195,17 @@ def drawn(cloud: NDArray[Any], /, *, most: int, by: str | None = None) -> DrawnC
         )
 
 
+def origin_of(places: NDArray[np.float64], /) -> NDArray[np.float64]:
+    """[3] what [n, 3] places are taken from before they become float32: zeros where that keeps millimetres as they are.
+
+    Example:
+        >>> origin_of(np.array([[500_000.5, 0.0, 2.0]])).tolist()
+        [500000.0, 0.0, 2.0]
+    """
+    widest = float(np.abs(places).max(initial=0.0))
+    return np.floor(places.mean(axis=0)) if widest > _EXACT else np.zeros(3)
+
+
 def _have_places(cloud: NDArray[Any]) -> NDArray[np.bool_]:
     """[points] whether each is somewhere; of one axis after the other, since clouds are large."""
     there = np.ones(len(cloud), np.bool_)
@@ -201,7 +213,7 @@ def _have_places(cloud: NDArray[Any]) -> NDArray[np.bool_]:
     for axis in spatial.XYZ:
         if axis not in named or named[axis][0].shape:
             raise DecodeError(f"Points have no field {axis!r}; there are {', '.join(named) or 'none'}.")
-        there &= np.abs(cloud[axis]) < _FAR
+        there &= np.abs(cloud[axis]) < FAR
     return there
 
 

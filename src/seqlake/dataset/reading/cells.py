@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Column, Schema
 
 _NANOSECONDS = {"timestamp[ns": "M8[ns]", "time64[ns": "m8[ns]", "duration[ns": "m8[ns]"}
+_DATES = {"date32[day]": "D", "date64[ms]": "ms"}
 
 
 def flat_cell(flat: Flat, row: int, /) -> NDArray[Any] | None:
@@ -134,13 +135,7 @@ def python_value(scalar: pa.Scalar, /) -> Any:
         except (OverflowError, ValueError):
             if not pa.types.is_temporal(scalar.type):
                 raise
-            unit = (
-                "D"
-                if pa.types.is_date32(scalar.type)
-                else "ms"
-                if pa.types.is_date64(scalar.type)
-                else scalar.type.unit
-            )
+            unit = _DATES.get(str(scalar.type)) or scalar.type.unit
             letter = "m8" if pa.types.is_duration(scalar.type) else "M8"
             return np.array(scalar.value, "i8").view(f"{letter}[{unit}]")[()]
     if scalar.value % 1000:
