@@ -169,8 +169,7 @@ def approximate(excerpt: Excerpt, asked: NearestQuery, index: VectorIndex, /) ->
 def _blocks(excerpt: Excerpt, column: str, metric: str) -> Iterator[tuple[Ints, NDArray[np.float32]]]:
     """(rows, vectors as the index has them) of all that can be near something."""
     for shard in shard_vectors(excerpt, column):
-        flat = shard.flat()
-        for piece in shard.decoded() if flat is None else flat:
+        for piece in shard.pieces():
             for first, block in piece.blocks():
                 norms = norms_of(block)
                 good = (norms > 0) if metric == "cosine" else np.isfinite(norms)
@@ -251,8 +250,7 @@ class _Searching:
         source = self.excerpt.rows
         cut = self.excerpt.cut(rows=some if source is None else source[some])
         for shard in shard_vectors(cut, self.column):
-            flat = shard.flat()
-            for piece in shard.decoded() if flat is None else flat:
+            for piece in shard.pieces():
                 of_piece = some[piece.rows]
                 number = np.minimum(np.searchsorted(of_piece, rows), len(of_piece) - 1)
                 here = of_piece[number] == rows

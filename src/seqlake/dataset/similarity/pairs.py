@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from seqlake.dataset.similarity.vectors import one_width, shard_vectors
+from seqlake.dataset.similarity.vectors import one_width, shard_vectors, units_of
 
 if TYPE_CHECKING:
     from seqlake.dataset.reading.excerpt import Excerpt
@@ -77,17 +77,13 @@ class Pairs:
         cut = self.source.cut(rows=some if self.source.rows is None else self.source.rows[some])
         rows, vectors = [np.zeros(0, np.int64)], list[Units]()
         for shard in shard_vectors(cut, self.column):
-            flat = shard.flat()
-            for piece in shard.decoded() if flat is None else flat:
+            for piece in shard.pieces():
                 rows.append(some[piece.rows])
                 vectors.append(piece.at(np.arange(len(piece.rows))))
         if not vectors:
             return rows[0], np.zeros((0, 1))
         one_width(np.array([part.shape[1] for part in vectors]), self.column)
-        whole = np.concatenate(vectors)
-        most = np.abs(whole).max(axis=1, initial=0)
-        whole /= np.where(most > 0, most, 1)[:, None]  # whose squares are numbers, however large or small
         with np.errstate(all="ignore"):
-            whole /= np.sqrt((whole * whole).sum(axis=1))[:, None]
-        good = np.isfinite(whole).all(axis=1)
+            whole = units_of(np.concatenate(vectors))
+        good = np.isfinite(whole).all(axis=1) & whole.any(axis=1)
         return np.concatenate(rows)[good], whole[good]

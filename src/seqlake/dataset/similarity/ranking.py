@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from seqlake.dataset.similarity.vectors import NORMS, ShardVectors, norms_of
+from seqlake.dataset.similarity.vectors import NORMS, PLAIN, ShardVectors, norms_of, scaled_of, units_of
 from seqlake.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Metric = Literal["cosine", "dot", "l2"]
 
-_PLAIN = (1e-12, 1e12)  # lengths of vectors whose products and squares float32 holds
 _SHARDS = 256  # whose pieces are known at a time
 _AT_ONCE = 4 << 20  # bytes of vectors that are compared again at a time
 
@@ -58,11 +57,7 @@ class NearestQuery:
     @classmethod
     def of(cls, column: str, vectors: NDArray[np.float64], metric: Metric, k: int, itself: Ints) -> NearestQuery:
         """With what follows from them."""
-        norms = norms_of(vectors)
-        most = np.abs(vectors).max(axis=1, initial=0)
-        scaled = vectors / np.where(most > 0, most, 1)[:, None]
-        unit = scaled / np.where(most > 0, np.sqrt((scaled * scaled).sum(axis=1)), 1)[:, None]
-        return cls(column, vectors, metric, k, itself, norms, unit)
+        return cls(column, vectors, metric, k, itself, norms_of(vectors), units_of(vectors))
 
     def compared(self, which: Ints, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
         """[n] scores of vectors [n, D] and the vectors asked for `which` [n]."""
@@ -72,8 +67,7 @@ class NearestQuery:
                 return np.asarray(np.sqrt((away * away).sum(axis=1)))
             if self.metric == "dot":
                 return np.asarray((vectors * self.vectors[which]).sum(axis=1))
-            most = np.abs(vectors).max(axis=1, initial=0)
-            scaled = vectors / np.where(most > 0, most, 1)[:, None]
+            scaled, _ = scaled_of(vectors)
             norms = np.sqrt((scaled * scaled).sum(axis=1)) * (self.norms[which] > 0)
             cosines = (scaled * self.unit[which]).sum(axis=1) / norms
         return np.asarray(np.clip(cosines, -1.0, 1.0))
@@ -204,9 +198,9 @@ def _keys(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, float, NDArr
         else:
             np.matmul(unit, block.T, out=products[:, some])
     NORMS.keep(piece.key, norms)
-    plain = (norms > _PLAIN[0]) & (norms < _PLAIN[1])
+    plain = (norms > PLAIN[0]) & (norms < PLAIN[1])
     longest = float(norms[plain].max(initial=0.0))
-    wide = not _PLAIN[0] < float(asked.norms.max(initial=1.0)) < _PLAIN[1]
+    wide = not PLAIN[0] < float(asked.norms.max(initial=1.0)) < PLAIN[1]
     odd = np.isfinite(norms) & (~plain | wide)
     bound = 4 * (piece.width + 8) * float(np.finfo(products.dtype).eps)
     with np.errstate(all="ignore"):

@@ -30,7 +30,8 @@ _PIECE = 16 << 20  # bytes of vectors of one task
 _BLOCK = 512 << 10  # bytes that are looked at while they are in the cache
 _SCATTERED = 8  # rows that lie together on average; where there are fewer they are copied together first
 _KEPT_NORMS = 128 << 20  # bytes of lengths of vectors that a process keeps
-_PLAIN = (1e-12, 1e12)  # lengths whose squares float32 holds without loss
+PLAIN = (1e-12, 1e12)
+"""Lengths of vectors whose products and squares float32 holds without loss."""
 
 
 class VectorPiece(Protocol):
@@ -181,6 +182,15 @@ class ShardVectors:
             for some in (slice(at, at + size) for at in range(0, len(there), size))
         ]
 
+    def pieces(self) -> Iterator[VectorPiece]:
+        """All its vectors, wherever they are.
+
+        Raises:
+            SchemaMismatchError: Vectors of different lengths.
+        """
+        flat = self.flat()
+        yield from self.decoded() if flat is None else flat
+
     def decoded(self) -> Iterator[VectorPiece]:
         """Its vectors, batch by batch.
 
@@ -249,13 +259,29 @@ def norms_of(block: Floats, /) -> NDArray[np.float64]:
     """
     with np.errstate(all="ignore"):
         norms: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", block, block)).astype(np.float64)
-        odd = np.flatnonzero(~((norms > _PLAIN[0]) & (norms < _PLAIN[1])))
+        odd = np.flatnonzero(~((norms > PLAIN[0]) & (norms < PLAIN[1])))
         if len(odd):  # squares of these may be lost, or more than there is room for
             rows = block[odd].astype(np.float64)
-            most = np.abs(rows).max(axis=1, initial=0)
-            scaled = rows / np.where(most > 0, most, 1)[:, None]
+            scaled, most = scaled_of(rows)
             norms[odd] = np.where(np.isfinite(rows).all(axis=1), most * np.sqrt((scaled * scaled).sum(axis=1)), np.nan)
     return norms
+
+
+def scaled_of(vectors: NDArray[np.float64], /) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Vectors [m, D] divided by their largest numbers [m], and these: so that squares stay within what numbers hold.
+
+    Example:
+        >>> scaled_of(np.array([[3e200, 4e200]]))[0].tolist()
+        [[0.75, 1.0]]
+    """
+    most = np.abs(vectors).max(axis=1, initial=0)
+    return vectors / np.where(most > 0, most, 1)[:, None], most
+
+
+def units_of(vectors: NDArray[np.float64], /) -> NDArray[np.float64]:
+    """Vectors [m, D] of length 1; zeros of zeros, and what is not finite of what is not."""
+    scaled, most = scaled_of(vectors)
+    return np.asarray(scaled / np.where(most > 0, np.sqrt((scaled * scaled).sum(axis=1)), 1)[:, None])
 
 
 # ---- which columns
