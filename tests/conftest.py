@@ -50,6 +50,14 @@ def tell(**line: object) -> None:
     counting.tell(**line)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The process that gives out the tests says now and then where they are."""
+    if not hasattr(session.config, "workerinput"):
+        from . import heartbeat  # not at the top: run as a script, this file belongs to no package
+
+        session.config.pluginmanager.register(heartbeat.Heartbeat(), "heartbeat")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
     """What hangs after the last test, in a process of tests or in the one that waits for them, says where, and ends."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tools import tool
 
 LATE = 55
 """Imports of our own modules inside functions, but for commands, which import what they run when they run: few enough
@@ -16,11 +14,7 @@ to have a reason each. The number falls."""
 
 @pytest.fixture(scope="module")
 def structure() -> dict[str, Any]:
-    loader = SourceFileLoader("house", str(Path(__file__).parents[2] / "scripts" / "house"))
-    spec = spec_from_loader("house", loader)
-    assert spec
-    house = module_from_spec(spec)
-    loader.exec_module(house)
+    house = tool("house")
     measured: dict[str, Any] = house.dependencies()
     return measured
 

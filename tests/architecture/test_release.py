@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 from click.testing import CliRunner
+from tests.tools import tool
 
 import seqlake
 from seqlake.cli._main import cli
@@ -68,9 +67,7 @@ def test_the_source_distribution_names_what_is_there() -> None:
 
 def test_no_link_of_the_description_needs_another_file() -> None:
     """A package index shows the README alone."""
-    loader = SourceFileLoader("_release", str(ROOT / "scripts" / "_release.py"))
-    release = module_from_spec(spec_from_loader(loader.name, loader))
-    loader.exec_module(release)
+    release = tool("_release.py")
     readme = (ROOT / "README.md").read_text()
     links = re.findall(r"\]\(([^)\s]+)\)", readme)
     assert len([link for link in links if "://" not in link]) > 10

@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import sys
 import threading
-from importlib.machinery import SourceFileLoader
-from importlib.util import find_spec, module_from_spec, spec_from_loader
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from tests.tools import tool
 
 import seqlake as sl
 
@@ -65,10 +65,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def tools() -> Any:
-    loader = SourceFileLoader("_site", str(ROOT / "scripts" / "_site.py"))
-    module = module_from_spec(spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
-    return module
+    return tool("_site.py")
 
 
 @pytest.fixture(scope="module")

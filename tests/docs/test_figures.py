@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.tools import tool
 
 ROOT = Path(__file__).parents[2]
-_loader = SourceFileLoader("figures", str(ROOT / "scripts" / "figures"))
-figures: Any = module_from_spec(spec_from_loader(_loader.name, _loader))
-_loader.exec_module(figures)
+figures = tool("figures")
 PAGES = figures.pages()
 
 COUNTS = "two|three|four|five|six|seven|eight|nine|ten|twenty|fifty|a? ?hundred|two hundred|a? ?thousand"

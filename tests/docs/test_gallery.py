@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from PIL import Image
+from tests.tools import tool
 
 from seqlake import plugins
 
@@ -21,10 +20,7 @@ GALLERY = ROOT / "docs" / "gallery"
 @pytest.fixture(scope="module")
 def script() -> Any:
     pytest.importorskip("pty", reason="this system has no terminals")
-    loader = SourceFileLoader("gallery", str(ROOT / "scripts" / "gallery"))
-    module = module_from_spec(spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
-    return module
+    return tool("gallery")
 
 
 def words(svg: Path) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
+from tests.tools import tool
 
 import seqlake as sl
 from seqlake import errors, plugins
@@ -20,9 +19,7 @@ REFERENCE = ROOT / "docs" / "reference"
 
 def test_the_command_line_page_is_what_the_commands_say() -> None:
     """`scripts/cli-reference` writes the page."""
-    loader = SourceFileLoader("cli_reference", str(ROOT / "scripts" / "cli-reference"))
-    module = module_from_spec(spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
+    module = tool("cli-reference")
     assert (REFERENCE / "cli.md").read_text() == module.page(), "run scripts/cli-reference"
 
 
@@ -47,9 +44,7 @@ def test_every_error_has_its_line_on_the_page_and_in_the_tree() -> None:
 
 def test_the_rules_page_is_what_the_rules_say() -> None:
     """`scripts/rules-reference` writes the page."""
-    loader = SourceFileLoader("rules_reference", str(ROOT / "scripts" / "rules-reference"))
-    module = module_from_spec(spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
+    module = tool("rules-reference")
     assert (REFERENCE / "rules.md").read_text() == module.page(), "run scripts/rules-reference"
 
 

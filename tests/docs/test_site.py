@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from importlib import import_module
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.tools import tool
 
 import seqlake as sl
 from seqlake import plugins
@@ -32,10 +31,7 @@ ALIASES = {"Ints", "Depth", "Kind", "Need"}
 
 @pytest.fixture(scope="module")
 def site() -> Any:
-    loader = SourceFileLoader("_site", str(ROOT / "scripts" / "_site.py"))
-    module = module_from_spec(spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
-    return module
+    return tool("_site.py")
 
 
 def test_no_link_leads_out(site: Any, tmp_path: Path) -> None:

@@ -16,31 +16,10 @@ from seqlake.errors import SeqlakeError
 from seqlake.protocols import Copied, Transaction, Version, Written
 from seqlake.receipts import WorkFolder, by_part, decode, encode
 
-plain = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(allow_nan=False),
-    st.text(),
-    st.binary(),
-    st.datetimes(timezones=st.sampled_from([None, UTC])),
-    st.dates(),
-    st.times(),
-    st.timedeltas(),
-    st.decimals(allow_nan=False),
-)
-values = st.recursive(
-    plain,
-    lambda inner: st.one_of(
-        st.lists(inner),
-        st.lists(inner).map(tuple),
-        st.dictionaries(st.one_of(st.text(), st.integers(), st.just("$")), inner),
-    ),
-    max_leaves=12,
-)
+from .values import nested
 
 
-@given(values)
+@given(nested(st.times()))
 def test_values_come_back(value):
     assert decode(json.loads(json.dumps(encode(value)))) == value
 

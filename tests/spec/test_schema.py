@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.column_types import Audio, ColumnType, Embedding, Image, Spatial3D, Trajectory, Video
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import Column, Schema, without_views
+from seqlake.spec.schema import Column, Schema, dtype_of, without_views
 
 F = pa.float32()
 URL = pa.struct({"url": pa.string(), "first_frame": pa.int64()})
@@ -186,3 +186,18 @@ def test_views_are_plain_wherever_they_stand() -> None:
     ):
         assert without_views(kind) == expected
         assert str(without_views(kind)) == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("arrow", "numpy"),
+    [
+        (pa.float16(), "f2"),
+        (pa.uint32(), "u4"),
+        (pa.bool_(), "?"),
+        (pa.timestamp("us", tz="UTC"), "M8[us]"),
+        (pa.timestamp("s"), "M8[s]"),
+        (pa.duration("ms"), "m8[ms]"),
+    ],
+)
+def test_types_of_numpy_are_known_without_pandas(arrow, numpy) -> None:
+    assert dtype_of(arrow) == numpy

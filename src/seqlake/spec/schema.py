@@ -117,7 +117,7 @@ def is_number(kind: pa.DataType, /) -> bool:
 
 
 def dtype_of(kind: pa.DataType, /) -> np.dtype[Any]:
-    """The numpy type of a number of Arrow; pyarrow before 26 knows it only where pandas is installed.
+    """The numpy type of a number or a time of Arrow; pyarrow before 26 knows it only where pandas is installed.
 
     Example:
         >>> dtype_of(pa.float16())
@@ -129,6 +129,10 @@ def dtype_of(kind: pa.DataType, /) -> np.dtype[Any]:
         return np.dtype(f"float{kind.bit_width}")
     if pa.types.is_integer(kind):
         return np.dtype(str(kind))
+    if pa.types.is_timestamp(kind):
+        return np.dtype(f"datetime64[{kind.unit}]")
+    if pa.types.is_duration(kind):
+        return np.dtype(f"timedelta64[{kind.unit}]")
     return np.dtype(bool if pa.types.is_boolean(kind) else kind.to_pandas_dtype())
 
 
