@@ -70,7 +70,7 @@ class Report:
     """
 
     def __init__(self, findings: Iterable[Finding], /, *, subject: str = "", depth: str = "") -> None:
-        self.findings = tuple(findings)
+        self.findings: tuple[Finding, ...] = tuple(findings)
         self.subject = subject
         self.depth = depth
 

@@ -455,7 +455,7 @@ class Schema(Mapping[str, Column]):
         given = metadata or Metadata()
         # Declared types without a column are kept: a later column may bring them back to use.
         kept = {name: kind for name, kind in given.column_types.items() if name not in checked}
-        self.metadata = replace(given, column_types={**types, **kept})
+        self.metadata: Metadata = replace(given, column_types={**types, **kept})
 
     @staticmethod
     def from_arrow(
