@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from pyarrow.dataset import Dataset as ArrowDataset
     from numpy.typing import NDArray
+    from pyarrow.dataset import Dataset as ArrowDataset
 
     from seqlake.protocols import (
         Blob,

@@ -136,7 +136,13 @@ class Selection:
         return count_lengths(shows, column) if checked else shows.lengths(column)
 
     def ability(self, kind: type[Kind], /) -> Kind | None:
-        """See `abilities.ability`: what is asked of the rows, the excerpt that is shown just now answers."""
+        """See `abilities.ability`: what is asked of the rows, the excerpt that is shown just now answers.
+
+        Example:
+            >>> from seqlake.abilities import HasIds
+            >>> dataset.where("reward > 0").ability(HasIds) is not None
+            True
+        """
         known = self._excerpt.ability(kind)
         return known if known is not None or not isinstance(self, kind) else self
 

@@ -120,6 +120,11 @@ class Mix:
 
         Raises:
             ValueError: An epoch would have none.
+
+        Example:
+            >>> mix = Mix.of_streams({"all": dataset, "first": dataset[:2]}, repeat={"all": 0.5})
+            >>> mix.proportions_of([64, 2]).counts
+            ((16, 1),)
         """
         if self.shares is None:
             return self.proportions
