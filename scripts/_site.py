@@ -1,9 +1,11 @@
-"""The source of the site, and what is wrong with what was built: `python _site.py copy|finish CHECKOUT FOLDER`.
+"""The source of the site, what is wrong with what was built, and where it is put.
+
+`python _site.py copy CHECKOUT FOLDER`, and `python _site.py finish CHECKOUT BUILT SITE`.
 
 Pages link to files beside `docs/` (README, architecture, benchmarks' results). Of these, pages are copied in under
 `project/`; other files of the checkout become their name alone, since the site holds no source. The pages of the API
 reference are made here (`_api.py`), and so are the order of all pages and what only the project's files know: its
-version and the address of its repository.
+version and the address of its repository. Each version has a folder of its own in the site, so that readers can choose.
 """
 
 from __future__ import annotations
@@ -54,11 +56,15 @@ def copy(checkout: Path, folder: Path) -> None:
     (folder / "zensical.toml").write_text(settings(checkout, docs))
 
 
+def version_of(checkout: Path) -> str:
+    """What the package says of itself."""
+    text = (checkout / "src/seqlake/__init__.py").read_text()
+    return re.findall(r'^__version__ = "(.+)"$', text, flags=re.MULTILINE)[0]
+
+
 def settings(checkout: Path, docs: Path) -> str:
     """`zensical.toml` with the version, the order of pages, and links to edit them where the repository is known."""
-    version = re.findall(
-        r'^__version__ = "(.+)"$', (checkout / "src/seqlake/__init__.py").read_text(), flags=re.MULTILINE
-    )[0]
+    version = version_of(checkout)
     urls = tomllib.loads((checkout / "pyproject.toml").read_text())["project"].get("urls", {})
     repository = os.environ.get(REPOSITORY) or urls.get("Repository")
     lines = [f"nav = {_toml(_navigation(docs))}", f'copyright = "seqlake {version}, Apache-2.0"']
@@ -180,11 +186,50 @@ def check(site: Path) -> list[str]:
     return wrong
 
 
+_VERSION = re.compile(r"(\d+(?:\.\d+)+)(\D.*)?")
+
+
+def _age(version: str) -> tuple[list[int], bool, str]:
+    """Versions in the order of their numbers; what leads to a version comes before it."""
+    numbers, rest = re.findall(_VERSION, version)[0]
+    return [int(one) for one in numbers.split(".")], not rest, rest
+
+
+def place(built: Path, site: Path, version: str) -> None:
+    """Put what was built into the version's folder of the site, in which those of other versions stay.
+
+    The theme's list of versions reads `versions.json` beside them; the site's first page leads to the newest one.
+
+    Args:
+        built: A built folder, which is moved.
+        site: The site; what is no version's folder is removed there.
+        version: Of what was built.
+    """
+    site.mkdir(exist_ok=True)
+    for one in site.iterdir():
+        if one.is_file():
+            one.unlink()
+        elif one.name == version or not _VERSION.fullmatch(one.name) or not (one / "index.html").exists():
+            shutil.rmtree(one)
+    shutil.move(built, site / version)
+    versions = sorted((one.name for one in site.iterdir()), key=_age, reverse=True)
+    listed = [{"version": one, "title": one, "aliases": []} for one in versions]
+    (site / "versions.json").write_text(json.dumps(listed, indent=2) + "\n")
+    newest = versions[0]
+    (site / "index.html").write_text(
+        f'<!doctype html>\n<meta charset="utf-8">\n<title>seqlake {newest}</title>\n'
+        f'<meta http-equiv="refresh" content="0; url={newest}/">\n<a href="{newest}/">seqlake {newest}</a>\n'
+    )
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "copy":
         copy(Path(sys.argv[2]).resolve(), Path(sys.argv[3]).resolve())
     else:
-        mend(Path(sys.argv[3]).resolve())
-        problems = check(Path(sys.argv[3]).resolve())
+        pages = Path(sys.argv[3]).resolve()
+        mend(pages)
+        problems = check(pages)
         print("\n".join(problems) or "Every link and anchor leads somewhere, and nothing is fetched from elsewhere.")  # noqa: T201
+        if not problems:
+            place(pages, Path(sys.argv[4]).resolve(), version_of(Path(sys.argv[2])))
         sys.exit(bool(problems))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    import pyarrow.dataset
     from numpy.typing import NDArray
+    from pyarrow.dataset import Dataset as ArrowDataset
 
     from seqlake.protocols import (
         Blob,
@@ -260,7 +260,7 @@ class Copyable(Protocol):
 class Pushdown(Protocol):
     """An engine may scan and prune these rows itself."""
 
-    def arrow_dataset(self) -> pyarrow.dataset.Dataset | None:
+    def arrow_dataset(self) -> ArrowDataset | None:
         """None where the files alone do not say what the rows say."""
 
 

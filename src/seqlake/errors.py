@@ -162,7 +162,7 @@ class ValidationError(SeqlakeError, ValueError):
         self, message: str, *, findings: Sequence[Any] = (), path: str | None = None, hint: str | None = None
     ) -> None:
         super().__init__(message, path=path, hint=hint)
-        self.findings = tuple(findings)
+        self.findings: tuple[Any, ...] = tuple(findings)
 
 
 class DuplicateSequenceError(ValidationError):

@@ -171,7 +171,7 @@ class RecordedRun:
                 path=os.fspath(how.folder),
                 hint="Datasets may lie in buckets; receipts need a file system: NFS, Lustre, a mounted volume.",
             )
-        self.folder = local_path(os.fspath(how.folder))
+        self.folder: Path = local_path(os.fspath(how.folder))
         self._passes = 0
         self._mark = ""
         self._divided = True

@@ -1,4 +1,4 @@
-"""The built site in a browser: every page in both themes, the search, the six ways in, and no other machine."""
+"""The built site in a browser: every page in both themes, the search, the six ways in, versions; no other machine."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PATHS = ("lerobot", "rlds-or-hdf5", "mosaicml", "l5kit", "lake", "own-files")
+OLDER = "0.0.9"
+"""Another version that the site has: one page."""
+
 SEARCHES = {"LeRobotDataset": "lerobot", "normalize": "loader", "checksum": "checksums"}
 """What is looked for -> a part of the address of one of the first results."""
 
@@ -32,7 +35,7 @@ OTHER_THEME = "[...document.querySelectorAll('[data-md-component=palette] label'
 
 
 class Site(NamedTuple):
-    """The site as built, and where it is served."""
+    """A version's folder in the site as built, and where it is served."""
 
     folder: Path
     address: str
@@ -51,6 +54,12 @@ def build(tools: Any, folder: Path) -> None:
     ended = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False, timeout=900)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     tools.mend(work / "site")
+    older = work / OLDER
+    older.mkdir()
+    shutil.copy(work / "site" / "sitemap.xml", older)
+    (older / "index.html").write_text('<!doctype html><link rel="icon" href="data:,"><h1>The older one</h1>')
+    for built, version in ((older, OLDER), (work / "site", sl.__version__)):
+        tools.place(built, work / "all", version)
     work.rename(folder)
 
 
@@ -79,12 +88,12 @@ def site(tools: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             build(tools, folder)
-    handler = functools.partial(Quiet, directory=str(folder / "site"))
+    handler = functools.partial(Quiet, directory=str(folder / "all"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield Site(folder / "site", f"http://127.0.0.1:{server.server_port}")
+    yield Site(folder / "all" / sl.__version__, f"http://127.0.0.1:{server.server_port}/{sl.__version__}")
     server.shutdown()
     server.server_close()
     thread.join()
@@ -108,7 +117,7 @@ class Reader:
         )
 
     def _note(self, request: Any) -> None:
-        if not request.url.startswith((self.site.address, "data:", "blob:")):
+        if not request.url.startswith((self.site.address.rpartition("/")[0], "data:", "blob:")):
             self.wrong.append(f"asks another machine: {request.url}")
 
     def _failed(self, request: Any) -> None:
@@ -212,3 +221,21 @@ def test_the_six_ways_in_are_followed(reader: Reader, name: str) -> None:
 def test_the_version_is_shown(reader: Reader) -> None:
     reader.go("/")
     assert f"seqlake {sl.__version__}" in reader.page.locator("header").inner_text()
+
+
+def test_another_version_can_be_chosen(reader: Reader) -> None:
+    reader.wrong.clear()
+    reader.go("/gallery/")
+    chooser = reader.page.locator(".md-version")
+    assert sl.__version__ in chooser.locator("button").inner_text()
+    chooser.hover()
+    chooser.get_by_role("link", name=OLDER, exact=True).click()
+    reader.page.wait_for_url(f"**/{OLDER}/**")
+    assert reader.page.locator("h1").inner_text() == "The older one"
+    assert not reader.wrong
+
+
+def test_the_first_page_of_the_site_leads_to_the_newest_version(reader: Reader) -> None:
+    reader.page.goto(reader.site.address.rpartition("/")[0])
+    reader.page.wait_for_url(f"**/{sl.__version__}/")
+    assert reader.page.locator("article h1").count() == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from importlib import import_module
@@ -129,3 +130,25 @@ def test_what_is_wrong_in_a_built_page_is_noticed(site: Any, tmp_path: Path) -> 
     for bad in ('<a href="gone.html">', '<a href="page1.html#gone">', '<script src="https://example.org/a.js">'):
         (tmp_path / "page0.html").write_text(bad)
         assert len(site.check(tmp_path)) == 1, bad
+
+
+def test_each_version_has_a_folder_and_the_newest_is_shown(site: Any, tmp_path: Path) -> None:
+    """Built again, a version's folder is replaced; those of others stay, and what is no version goes."""
+    there = tmp_path / "site"
+    for number, version in enumerate(["0.9.0", "0.10.0", "0.10.0rc1", "0.9.0"]):
+        built = tmp_path / "built"
+        built.mkdir()
+        (built / "index.html").write_text(f"{version}, built {number}")
+        (there / "guide").mkdir(parents=True, exist_ok=True)
+        site.place(built, there, version)
+    assert sorted(one.name for one in there.iterdir()) == [
+        "0.10.0",
+        "0.10.0rc1",
+        "0.9.0",
+        "index.html",
+        "versions.json",
+    ]
+    assert (there / "0.9.0" / "index.html").read_text() == "0.9.0, built 3"
+    listed = json.loads((there / "versions.json").read_text())
+    assert [one["version"] for one in listed] == ["0.10.0", "0.10.0rc1", "0.9.0"]
+    assert "url=0.10.0/" in (there / "index.html").read_text()

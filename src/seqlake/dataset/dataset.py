@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqlake.abilities import HasTags, HasUnfolded, HasVersion, ability
 from seqlake.arguments import TEXT
@@ -668,8 +668,8 @@ class Dataset(Selection):
             self.refresh()
         return removed
 
-    collect = OldName("vacuum")  # in Polars and Spark `collect` gives rows
-    open_for_changes = OldName("adopt", lambda ds: partial(open_for_changes, ds))
+    collect: ClassVar[OldName] = OldName("vacuum")  # in Polars and Spark `collect` gives rows
+    open_for_changes: ClassVar[OldName] = OldName("adopt", lambda ds: partial(open_for_changes, ds))
 
     def validate(self, *, depth: Depth = "files") -> Report:
         """Check this version against the format and report every finding as data.

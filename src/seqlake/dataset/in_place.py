@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from seqlake import plugins
 from seqlake.abilities import OpensInPlace, TakesObjects, ability
@@ -13,7 +13,7 @@ from seqlake.files.stores import open_store
 from seqlake.protocols import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from seqlake.abilities import Kind
     from seqlake.protocols import Ints, Readable, Shard, Store
@@ -73,7 +73,17 @@ class InPlace:
             hint=f"Convert it first: sl.convert({self.root!r}, OUT).",
         )
 
-    begin = place = stage = files = temporary = renew = commit = discard = rollback = adopt = vacuum = _refuse
+    begin: ClassVar[Callable[..., NoReturn]] = _refuse
+    place: ClassVar[Callable[..., NoReturn]] = _refuse
+    stage: ClassVar[Callable[..., NoReturn]] = _refuse
+    files: ClassVar[Callable[..., NoReturn]] = _refuse
+    temporary: ClassVar[Callable[..., NoReturn]] = _refuse
+    renew: ClassVar[Callable[..., NoReturn]] = _refuse
+    commit: ClassVar[Callable[..., NoReturn]] = _refuse
+    discard: ClassVar[Callable[..., NoReturn]] = _refuse
+    rollback: ClassVar[Callable[..., NoReturn]] = _refuse
+    adopt: ClassVar[Callable[..., NoReturn]] = _refuse
+    vacuum: ClassVar[Callable[..., NoReturn]] = _refuse
 
     def read_derived(self, _: str, /) -> bytes | None:
         """None: nothing is kept beside the files of others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -136,7 +136,13 @@ class Selection:
         return count_lengths(shows, column) if checked else shows.lengths(column)
 
     def ability(self, kind: type[Kind], /) -> Kind | None:
-        """See `abilities.ability`: what is asked of the rows, the excerpt that is shown just now answers."""
+        """See `abilities.ability`: what is asked of the rows, the excerpt that is shown just now answers.
+
+        Example:
+            >>> from seqlake.abilities import HasIds
+            >>> dataset.where("reward > 0").ability(HasIds) is not None
+            True
+        """
         known = self._excerpt.ability(kind)
         return known if known is not None or not isinstance(self, kind) else self
 
@@ -407,9 +413,15 @@ class Selection:
 
     # ---- what other rooms ask by `ability`
 
-    pinned = OldName("where")
-    access = OldName("Excerpt.access", lambda selection: Excerpt.of(selection).access)
-    check = OldName("ability(selection, Checked).check", lambda selection: Excerpt.of(selection).check)
-    find_ids = OldName("ability(selection, HasIds).find_ids", lambda selection: Excerpt.of(selection).find_ids)
-    index_of = OldName("Excerpt.index_of", lambda selection: Excerpt.of(selection).index_of)
-    with_id = OldName("ability(selection, Pinnable).with_id", lambda selection: Excerpt.of(selection).with_id)
+    pinned: ClassVar[OldName] = OldName("where")
+    access: ClassVar[OldName] = OldName("Excerpt.access", lambda selection: Excerpt.of(selection).access)
+    check: ClassVar[OldName] = OldName(
+        "ability(selection, Checked).check", lambda selection: Excerpt.of(selection).check
+    )
+    find_ids: ClassVar[OldName] = OldName(
+        "ability(selection, HasIds).find_ids", lambda selection: Excerpt.of(selection).find_ids
+    )
+    index_of: ClassVar[OldName] = OldName("Excerpt.index_of", lambda selection: Excerpt.of(selection).index_of)
+    with_id: ClassVar[OldName] = OldName(
+        "ability(selection, Pinnable).with_id", lambda selection: Excerpt.of(selection).with_id
+    )

@@ -143,9 +143,9 @@ class LocalBlob:
         status = os.stat(self._path)  # noqa: PTH116 - a string, at every visit
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a file", self._path)
-        self.size = status.st_size
+        self.size: int = status.st_size
         self._state = state_of(status)
-        self.mapped = mapped
+        self.mapped: bool = mapped
         self._device = status.st_dev
         self._own()
 
@@ -313,8 +313,8 @@ class MemoryBlob:
     def __init__(self, data: bytes | bytearray | memoryview, /, *, location: str = "memory", token: str = "") -> None:
         self._data = memoryview(data).toreadonly().cast("B")
         self._token = token
-        self.known = bool(token)
-        self.location = location
+        self.known: bool = bool(token)
+        self.location: str = location
 
     @property
     def size(self) -> int:
@@ -371,7 +371,7 @@ class PartBlob:
     def __init__(self, whole: Blob, start: int, stop: int, location: str, /) -> None:
         self.whole = whole
         self.start = start
-        self.size = stop - start
+        self.size: int = stop - start
         self.location = location
 
     @property

@@ -208,8 +208,8 @@ class LocalStore:
         mapped: bool = True,
         allow_outside: bool = False,
     ) -> None:
-        self.root = os.path.abspath(root)  # noqa: PTH100 - resolve() follows links
-        self.calls = calls or SystemCalls()
+        self.root: str = os.path.abspath(root)  # noqa: PTH100 - resolve() follows links
+        self.calls: SystemCalls = calls or SystemCalls()
         self.mapped = mapped
         self.allow_outside = allow_outside
 

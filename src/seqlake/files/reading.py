@@ -29,7 +29,7 @@ class BlobFile(io.RawIOBase):
         super().__init__()
         self._blob = blob
         self._place = 0
-        self.end = blob.size
+        self.end: int = blob.size
 
     def readable(self) -> bool:
         """True: a blob can be read."""

@@ -81,8 +81,8 @@ class ObjectBlob:
     def __init__(self, store: ObjectStore, path: str, size: int, token: str, /) -> None:
         self._store = store
         self._path = path
-        self.size = min(size, 1 << 62)  # what an index can name, whatever a server says
-        self.token = token
+        self.size: int = min(size, 1 << 62)  # what an index can name, whatever a server says
+        self.token: str = token
 
     @property
     def location(self) -> str:
@@ -172,7 +172,7 @@ class ObjectStore:
             )
         if not locations.has_bucket(root):
             raise ValueError(f"{root}: expected a bucket, as in {kind}://bucket/folder.")
-        self.root = root.rstrip("/")
+        self.root: str = root.rstrip("/")
         self._storage = credentials.Storage(storage)
         self._handle: Any = None
         self._exclusive = False

@@ -207,11 +207,11 @@ class WebBlob:
     def __init__(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> None:
         if why := misspelled(location):
             raise ValueError(f"{redacted(location)}: {why}.")
-        self.location = location
+        self.location: str = location
         self._storage = storage if isinstance(storage, Storage) else Storage(storage)
         self._whole: memoryview | None = None
         with self._answer({"Range": "bytes=0-0"}) as answer:
-            self.size = total_of(answer)
+            self.size: int = total_of(answer)
             self._tag = _tag(answer)
 
     @property
@@ -347,7 +347,7 @@ class WebStore:
     """
 
     def __init__(self, root: str, /, *, storage: Mapping[str, str] | None = None) -> None:
-        self.root = root.rstrip("/")
+        self.root: str = root.rstrip("/")
         self._storage = Storage(storage)
 
     def blob(self, path: str, /) -> WebBlob:

@@ -19,12 +19,13 @@ from seqlake.formats._streaming.texts import ENCODINGS, Plain, SplitRecords, col
 from seqlake.formats._streaming.writing import SampleWriter, begin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from seqlake.formats._streaming.cells import CellEncoding, Options
+    from seqlake.formats._streaming.exporting import SampleSink
     from seqlake.formats._streaming.index import Config, IndexedShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Ints
@@ -179,4 +180,4 @@ def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> JsonlP
     return JsonlPacker(chosen.config("json", columns), {})
 
 
-create = exporter(packer, texts.plan)
+create: Callable[..., SampleSink] = exporter(packer, texts.plan)

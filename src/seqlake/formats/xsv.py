@@ -22,11 +22,12 @@ from seqlake.formats._streaming.texts import Plain, SplitRecords, columns, dropp
 from seqlake.formats._streaming.writing import SampleWriter, begin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from seqlake.formats._streaming.cells import CellEncoding, Options
+    from seqlake.formats._streaming.exporting import SampleSink
     from seqlake.formats._streaming.index import Config, IndexedShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Ints
@@ -178,7 +179,7 @@ class XsvPacker:
         for name, _ in columns:
             if any(mark in name for mark in self._forbidden):
                 raise ValueError(f"The name {name!r} holds the separator or the newline.")
-        self.config = replace(config, columns=columns)
+        self.config: Config = replace(config, columns=columns)
 
     def sample(self, sample: Mapping[str, Any], /) -> bytes:
         """One sample as it is stored; CellError."""
@@ -216,4 +217,4 @@ def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> XsvPac
     return XsvPacker(chosen.config({",": "csv", "\t": "tsv"}.get(chosen.separator, "xsv"), columns), {})
 
 
-create = exporter(packer, texts.plan, separator=",")
+create: Callable[..., SampleSink] = exporter(packer, texts.plan, separator=",")

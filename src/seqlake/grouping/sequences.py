@@ -343,7 +343,7 @@ class GroupedReader(ScannedReader):
         per_row: Bytes of a sample, about.
     """
 
-    most_rows = None
+    most_rows: int | None = None
 
     def __init__(self, samples: SampleRows, recipes: Mapping[str, Recipe], types: pa.Schema, per_row: float, /) -> None:
         super().__init__(types, len(samples.ids), sizes=np.diff(samples.starts) * per_row)

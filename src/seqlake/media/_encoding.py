@@ -231,7 +231,7 @@ class VideoEncoder:
         self._reformatter: Any = None
         self._size: tuple[int, int] | None = None
         self._tick = -1
-        self.frames = 0
+        self.frames: int = 0
 
     def write(self, frame: NDArray[Any], /, *, tick: int | None = None) -> None:
         """Encode one frame.

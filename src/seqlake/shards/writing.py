@@ -183,7 +183,7 @@ class ColumnSteps:
     def __init__(self, *, levels: int, stored: str, raw_width: int = 0, dim: int | None = None) -> None:
         self.levels = levels
         self.dim = 1 if levels == 1 else dim
-        self.regular = bool(stored)
+        self.regular: bool = bool(stored)
         self.stored = stored
         self.raw_width = raw_width
         self._steps: list[NDArray[np.int32]] = []

@@ -51,7 +51,12 @@ class Finding:
         return in_line(f"{self.severity} {self.code}  {text}")
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as a JSON object."""
+        """The finding as a JSON object.
+
+        Example:
+            >>> Finding(code="R305", severity="warning", message="NaN", column="action").to_json()["column"]
+            'action'
+        """
         return asdict(self)
 
 
@@ -70,7 +75,7 @@ class Report:
     """
 
     def __init__(self, findings: Iterable[Finding], /, *, subject: str = "", depth: str = "") -> None:
-        self.findings = tuple(findings)
+        self.findings: tuple[Finding, ...] = tuple(findings)
         self.subject = subject
         self.depth = depth
 
@@ -105,6 +110,13 @@ class Report:
 
         Raises:
             ValidationError: Carries every finding, not only the errors.
+
+        Example:
+            >>> Report([Finding(code="R301", severity="error", message="the id is empty")]).raise_for_errors()
+            Traceback (most recent call last):
+                ...
+            seqlake.errors.ValidationError: 1 errors
+              error R301  the id is empty
         """
         if self.errors:
             lines = "".join(f"\n  {finding}" for finding in self.errors[:10])
@@ -112,7 +124,13 @@ class Report:
             raise ValidationError(f"{len(self.errors)} errors{lines}{more}", findings=self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as a JSON object."""
+        """The report as a JSON object.
+
+        Example:
+            >>> report = Report([Finding(code="R305", severity="warning", message="NaN")], depth="rows").to_json()
+            >>> report["depth"], report["errors"], report["findings"][0]["code"]
+            ('rows', 0, 'R305')
+        """
         return {
             "subject": self.subject,
             "depth": self.depth,

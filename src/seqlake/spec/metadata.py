@@ -53,6 +53,11 @@ class Metadata:
         Raises:
             InvalidMetadataError: Not JSON, not an object, without the key `mixtrain`, or with wrong types.
             UnsupportedVersionError: A major version above 1.
+
+        Example:
+            >>> said = '{"mixtrain": "1.0", "column_types": {"action": {"type": "trajectory", "dim": 7}}}'
+            >>> Metadata.parse(said).column_types["action"]
+            Trajectory(dim=7)
         """
         value = _loaded(text)
         if NAME not in value:
@@ -76,6 +81,13 @@ class Metadata:
 
         Raises:
             InvalidMetadataError: Something in it is not JSON, as a NaN is not.
+
+        Example:
+            >>> print(Metadata(extra={"robot": "arm"}).to_json(), end="")
+            {
+              "mixtrain": "1.0",
+              "robot": "arm"
+            }
         """
         value: dict[str, Any] = {NAME: self.version}
         if self.column_types:

@@ -387,7 +387,12 @@ class Column:
         return without_views(self.arrow)
 
     def stored(self, *, fixed_size_inner: bool = False) -> pa.DataType:
-        """The Arrow type that our files hold."""
+        """The Arrow type that our files hold.
+
+        Example:
+            >>> print(schema["action"].stored())
+            list<item: list<item: float>>
+        """
         if self.raw:
             return pa.binary()
         if self.category == "temporal" and self.nested and not self.deep:
@@ -395,7 +400,12 @@ class Column:
         return self.logical
 
     def to_json(self) -> dict[str, Any]:
-        """The column as a JSON object."""
+        """The column as a JSON object.
+
+        Example:
+            >>> schema["reward"].to_json()
+            {'name': 'reward', 'category': 'scalar', 'arrow': 'float', 'type': None}
+        """
         declared = self.type.to_json() if self.type is not None else None
         return {"name": self.name, "category": self.category, "arrow": str(self.arrow), "type": declared}
 
@@ -455,7 +465,7 @@ class Schema(Mapping[str, Column]):
         given = metadata or Metadata()
         # Declared types without a column are kept: a later column may bring them back to use.
         kept = {name: kind for name, kind in given.column_types.items() if name not in checked}
-        self.metadata = replace(given, column_types={**types, **kept})
+        self.metadata: Metadata = replace(given, column_types={**types, **kept})
 
     @staticmethod
     def from_arrow(
@@ -515,11 +525,21 @@ class Schema(Mapping[str, Column]):
         return len(self._columns)
 
     def values(self) -> ValuesView[Column]:
-        """The columns, in order."""
+        """The columns, in order.
+
+        Example:
+            >>> [column.name for column in Schema({"task": pa.string()}).values()]
+            ['sequence_id', 'task']
+        """
         return self._columns.values()
 
     def items(self) -> ItemsView[str, Column]:
-        """(name, column), in order."""
+        """(name, column), in order.
+
+        Example:
+            >>> {name: str(column.arrow) for name, column in Schema({"reward": pa.float32()}).items()}
+            {'sequence_id': 'string', 'reward': 'float'}
+        """
         return self._columns.items()
 
     @cached_property
@@ -590,7 +610,12 @@ class Schema(Mapping[str, Column]):
         return Schema(columns, metadata=metadata, id=None if self.id is None else names.get(self.id, self.id))
 
     def to_json(self) -> dict[str, Any]:
-        """Columns and metadata as a JSON object."""
+        """Columns and metadata as a JSON object.
+
+        Example:
+            >>> [column["name"] for column in Schema({"task": pa.string()}).to_json()["columns"]]
+            ['sequence_id', 'task']
+        """
         return {
             "id": self.id,
             "columns": [column.to_json() for column in self._columns.values()],

@@ -109,6 +109,22 @@ def rows_in_child(shards: Sequence[Shard], column: str, /) -> list[int]:
     return [sum(batch.num_rows for batch in shard.open().batches([column])) for shard in shards]
 
 
+def _rows() -> pa.Table:
+    """Rows with numbers, text, null and empty cells."""
+    random = np.random.default_rng(7)
+    lengths = [3, 0, 12, 1, 40, 0, 7, 25]
+    steps = [random.standard_normal((n, 4)).astype(np.float32).tolist() for n in lengths]
+    cells = [None if i == 3 else cell for i, cell in enumerate(steps)]
+    return pa.table(
+        {
+            "sequence_id": [f"ep_{i:03}" for i in range(len(lengths))],
+            "task": ["pick", None, "place", "pick", "", "push", "pick", "place"],
+            "reward": pa.array(np.arange(len(lengths), dtype=np.float32)),
+            "action": pa.array(cells, pa.list_(pa.list_(pa.float32(), 4))),
+        }
+    )
+
+
 class ShardTests:
     """Laws of `Shard` and `ShardReader`; inherit, and give `make`."""
 
@@ -119,18 +135,7 @@ class ShardTests:
     @pytest.fixture
     def table(self) -> pa.Table:
         """Rows with numbers, text, null and empty cells."""
-        random = np.random.default_rng(7)
-        lengths = [3, 0, 12, 1, 40, 0, 7, 25]
-        steps = [random.standard_normal((n, 4)).astype(np.float32).tolist() for n in lengths]
-        cells = [None if i == 3 else cell for i, cell in enumerate(steps)]
-        return pa.table(
-            {
-                "sequence_id": [f"ep_{i:03}" for i in range(len(lengths))],
-                "task": ["pick", None, "place", "pick", "", "push", "pick", "place"],
-                "reward": pa.array(np.arange(len(lengths), dtype=np.float32)),
-                "action": pa.array(cells, pa.list_(pa.list_(pa.float32(), 4))),
-            }
-        )
+        return _rows()
 
     @pytest.fixture
     def shards(self, table: pa.Table, tmp_path: Path) -> Sequence[Shard]:
@@ -240,7 +245,10 @@ class ShardWriterTests:
     format: str
     """The name of its plug."""
 
-    table = ShardTests.table
+    @pytest.fixture
+    def table(self) -> pa.Table:
+        """Rows with numbers, text, null and empty cells."""
+        return _rows()
 
     def test_nobody_asks_a_writer_for_more_than_the_protocol(self, table: pa.Table, tmp_path: Path) -> None:
         """A dataset takes rows over a proxy that lets nothing else through, and gives them up over it."""

@@ -63,12 +63,12 @@ class StepColumn:
         self.name = name
         self.dtype = dtype
         self.shape = shape
-        self.address = np.zeros(rows, dtype=np.int64)
-        self.steps = np.zeros(rows, dtype=np.int64)
-        self.low = np.zeros(shards, dtype=np.int64)
-        self.high = np.zeros(shards, dtype=np.int64)
-        self.held = np.zeros(shards, dtype=np.int64)
-        self.layout = np.full(shards, -1, dtype=np.int64)
+        self.address: Ints = np.zeros(rows, dtype=np.int64)
+        self.steps: Ints = np.zeros(rows, dtype=np.int64)
+        self.low: Ints = np.zeros(shards, dtype=np.int64)
+        self.high: Ints = np.zeros(shards, dtype=np.int64)
+        self.held: Ints = np.zeros(shards, dtype=np.int64)
+        self.layout: Ints = np.full(shards, -1, dtype=np.int64)
         self.layouts: list[StepLayout] = []
         self.proofs: dict[int, Proof] = {}
 
@@ -200,7 +200,7 @@ class SingleColumn:
 
     def __init__(self, name: str, *, rows: int) -> None:
         self.name = name
-        self.present = np.zeros(rows, dtype=np.bool_)
+        self.present: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
         self.values: NDArray[Any] | None = None
 
     def keep(self, rows: slice, column: pa.Array, *, vector: bool) -> None:
@@ -251,22 +251,22 @@ class ColumnStore(ABC):
         rows, shards = survey.rows, len(survey.shards)
         self.survey = survey
         self.memory = memory
-        self.origins = np.zeros(shards, dtype=np.int64)
+        self.origins: Ints = np.zeros(shards, dtype=np.int64)
         self.harms: dict[int, list[Harm]] = {}
         self._shard_of = np.repeat(np.arange(shards), np.diff(survey.first_rows))
         names = [*map(attrgetter("column"), survey.tracks), *survey.cells]
         names += [name for name in survey.times if is_list(schema[name].arrow) or schema[name].raw]
-        self.cells = {
+        self.cells: dict[str, StepColumn] = {
             name: StepColumn(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
             for name in dict.fromkeys(names)
         }
         self._id = schema.id
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
-        self.values = {name: SingleColumn(name, rows=rows) for name in singles}
+        self.values: dict[str, SingleColumn] = {name: SingleColumn(name, rows=rows) for name in singles}
         media = map(attrgetter("column"), (*survey.framed, *survey.sounds))
         beside = [name for name in media if schema[name].category == "file"]
         beside += [name for name in survey.times if name not in self.cells and name not in self.values]
-        self.beside = {name: SingleColumn(name, rows=rows) for name in beside}
+        self.beside: dict[str, SingleColumn] = {name: SingleColumn(name, rows=rows) for name in beside}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
 
     @abstractmethod

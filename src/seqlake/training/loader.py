@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from seqlake.arguments import knows_old_words
 from seqlake.moved import OldName
@@ -380,7 +380,7 @@ class Loader:
         }
         return self._with(transforms=(*self._settings.transforms, Normalize.of(wanted)))
 
-    normalise = OldName("normalize")
+    normalise: ClassVar[OldName] = OldName("normalize")
 
     def tail(self, rule: Tail, /) -> Self:
         """What becomes of the last samples of an epoch that do not fill a step.

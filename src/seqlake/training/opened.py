@@ -73,11 +73,11 @@ class Opened(ColumnStore):
     def __init__(self, schema: Schema, survey: WindowSurvey, cache: Cache | None, *, tolerant: bool = False) -> None:
         media = [track.column for track in survey.framed] + [span.column for span in survey.sounds]
         images = [name for name in media if schema[name].category != "file"]
-        self.transfers = Transfers()
-        self.ranged = Ranged(survey, cache, self.transfers, images=bool(images))
+        self.transfers: Transfers = Transfers()
+        self.ranged: Ranged = Ranged(survey, cache, self.transfers, images=bool(images))
         super().__init__(schema, survey, Memory(busy=self.transfers.is_busy))
-        self.seconds = 0.0
-        self.slices = Slices(survey, self.cells)
+        self.seconds: float = 0.0
+        self.slices: Slices = Slices(survey, self.cells)
         self._schema = schema
         self._tolerant = tolerant
         self._has_images = bool(images)

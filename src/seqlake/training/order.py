@@ -208,13 +208,24 @@ class Shuffle:
         """Lanes and block from the dataset alone, never from a budget, a world size or a machine.
 
         Below 192 shards the whole epoch is one block: a global shuffle.
+
+        Example:
+            >>> Shuffle.default(shards=8, windows=10_000)
+            Shuffle(lanes=1, block=10000)
+            >>> Shuffle.default(shards=1200, windows=3_000_000)
+            Shuffle(lanes=64, block=10000)
         """
         if shards < _FEW_SHARDS:
             return cls(lanes=1, block=max(1, windows))
         return cls(lanes=min(64, shards // 12), block=max(1, -(-4 * windows // shards)))
 
     def filled(self, *, shards: int, windows: int) -> Shuffle:
-        """With the defaults of a dataset where nothing was asked for; half a block holds whole visits."""
+        """With the defaults of a dataset where nothing was asked for; half a block holds whole visits.
+
+        Example:
+            >>> Shuffle(lanes=4).filled(shards=8, windows=10_000)
+            Shuffle(lanes=4, block=10000)
+        """
         default, half = Shuffle.default(shards=shards, windows=windows), 2 * self.visits
         block = self.block or default.block
         return replace(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.bad_data.damage import Harm
-    from seqlake.training.engine import FramesAhead, Planner, SampleChunk, TrainingEngine
+    from seqlake.training.engine import FramesAhead, OpenShards, Planner, SampleChunk, TrainingEngine
     from seqlake.training.samples import Batch, Samples
     from seqlake.training.transforms import Transform
 
@@ -73,8 +73,8 @@ class Pipeline:
         pads: bool = False,
         joins: bool = True,
     ) -> None:
-        self.opened = engine.opened
-        self.meter = Meter() if meter is None else meter
+        self.opened: OpenShards = engine.opened
+        self.meter: Meter = Meter() if meter is None else meter
         self._engine = engine
         self._transforms = transforms
         self._pads = pads
@@ -83,7 +83,7 @@ class Pipeline:
         if reuse:
             self._assembler.reuse_buffers()
         self._frames = engine.frames()
-        self.has_frames = self._frames is not None
+        self.has_frames: bool = self._frames is not None
         self._repair: Repair | None = None
         if others is not None and engine.settings.on_error.tolerant:
             self._repair = Repair(engine, others, self._as_they_are)

@@ -56,11 +56,11 @@ class Residents:
     def __init__(self, fetcher: Fetcher, /, *, keep: bool = False, memory: InMemory | None = None) -> None:
         self._memory = InMemory(Room(0)) if memory is None else memory
         self.open: dict[int, LocalCopy] = {}
-        self.room = self._memory.room
+        self.room: Room = self._memory.room
         self.in_folder = False
         self.is_fetched = True
         self.folder: str | None = None
-        self.limit = self.room.limit
+        self.limit: int = self.room.limit
         self._fetcher = fetcher
         self._keep = keep
         self._visits: Visits | None = None

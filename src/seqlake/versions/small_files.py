@@ -102,7 +102,7 @@ class Removed(list[str]):
 
     def __init__(self, paths: Iterable[str], sizes: Mapping[str, int], /) -> None:
         super().__init__(paths)
-        self.nbytes = sum(sizes.get(path, 0) for path in self)
+        self.nbytes: int = sum(sizes.get(path, 0) for path in self)
 
 
 def own_names(store: Store, folder: str, /) -> list[str]:

@@ -31,7 +31,7 @@ class StagingTable:
     """
 
     store: Store
-    copies = names.FILES
+    copies: str = names.FILES
 
     @property
     def root(self) -> str:

@@ -40,7 +40,7 @@ class Drafts:
 
     def __init__(self, location: str, *, folder: Path | None = None) -> None:
         top = folder or (user_folder() or Path.cwd()) / "labels"
-        self.path = top / f"{hashlib.sha256(location.encode()).hexdigest()[:32]}.json"
+        self.path: Path = top / f"{hashlib.sha256(location.encode()).hexdigest()[:32]}.json"
         self._lock = Lock()
 
     def read(self) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class Outline:
     """
 
     def __init__(self) -> None:
-        self.nodes = 0
-        self.cut = False
+        self.nodes: int = 0
+        self.cut: bool = False
 
     def of(self, scalar: pa.Scalar, depth: int = 0, /) -> dict[str, Any]:
         """One part: `{"kind": "null"|"value"|"text"|"bytes"|"struct"|"list"|"numbers"|"more", ...}`."""

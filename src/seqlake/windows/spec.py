@@ -189,7 +189,12 @@ class Whole:
         return _digest({"kind": "whole", "columns": list(self.columns), "packed": self.packed})
 
     def of(self, names: Sequence[str], /) -> Whole:
-        """The same with every column named."""
+        """The same with every column named.
+
+        Example:
+            >>> Whole("*").of(["action", "task"])
+            Whole(('action', 'task'), packed=False)
+        """
         return replace(self, columns=tuple(names)) if tuple(self.columns) == ("*",) else self
 
     def __repr__(self) -> str:

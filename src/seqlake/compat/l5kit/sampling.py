@@ -276,7 +276,7 @@ class EgoDataset:
             cfg, "raster_params", "filter_agents_threshold", filter_agents_threshold
         )
         check_fields(self, **_WINDOW)
-        self.render_context = None if cfg is None else RenderContext.of(cfg)
+        self.render_context: RenderContext | None = None if cfg is None else RenderContext.of(cfg)
 
     @cached_property
     def _scenes(self) -> NDArray[Any]:

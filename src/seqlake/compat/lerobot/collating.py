@@ -27,7 +27,9 @@ class BatchItem(dict[str, Any]):
 
     def __init__(self, batch: Values, place: int, /) -> None:
         super().__init__({name: values[place] for name, values in batch.items()})
-        self.batch, self.place, self.given = batch, place, tuple(self.values())
+        self.batch: Values = batch
+        self.place: int = place
+        self.given: tuple[Any, ...] = tuple(self.values())
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         """It travels as the plain dict that it is."""

@@ -101,23 +101,25 @@ class LeRobotDataset(Refuses):
         del force_cache_sync, download_videos
         location = folder_of(repo_id, root)
         rows = scan(location)
-        self.repo_id = repo_id or Path(location).name
-        self.root = Path(location)
-        self.revision = revision or rows.info.version
-        self.video_backend = video_backend or "pyav"
+        self.repo_id: str = repo_id or Path(location).name
+        self.root: Path = Path(location)
+        self.revision: str = revision or rows.info.version
+        self.video_backend: str = video_backend or "pyav"
         self.set_image_transforms(image_transforms)
-        self.delta_timestamps = None if delta_timestamps is None else dict(delta_timestamps)
+        self.delta_timestamps: dict[str, Sequence[float]] | None = (
+            None if delta_timestamps is None else dict(delta_timestamps)
+        )
         self.tolerance_s = tolerance_s
         self.return_uint8 = return_uint8
         if depth_output_unit not in {"m", "mm"}:
             raise ValueError(f"depth_output_unit: expected 'm' or 'mm', found {depth_output_unit!r}.")
         self.depth_output_unit = depth_output_unit
-        self.meta = LeRobotDatasetMetadata.of(rows, self.repo_id)
-        self.episodes = None if episodes is None else [int(one) for one in episodes]
+        self.meta: LeRobotDatasetMetadata = LeRobotDatasetMetadata.of(rows, self.repo_id)
+        self.episodes: list[int] | None = None if episodes is None else [int(one) for one in episodes]
         self._rows = rows
         self._columns = {feature.name: name for name, feature in rows.files.columns.steps.items()}
         self._columns |= {feature.name: name for name, feature in rows.files.columns.cameras.items()}
-        self.delta_indices = self._offsets()
+        self.delta_indices: dict[str, list[int]] | None = self._offsets()
         self._kept = self._selected()
 
     @cached_property

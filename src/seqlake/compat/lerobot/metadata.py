@@ -134,7 +134,9 @@ class LeRobotDatasetMetadata(Refuses):
     _revision: str | None = None
 
     def _take(self, rows: LeRobotFolder, repo_id: str) -> None:
-        self.repo_id, self.root, self._rows = repo_id, Path(rows.root), rows
+        self.repo_id: str = repo_id
+        self.root: Path = Path(rows.root)
+        self._rows = rows
 
     @property
     def _info(self) -> Info:

@@ -149,7 +149,7 @@ class Canvas:
     """
 
     def __init__(self, width: int, height: int, /) -> None:
-        self.pixels = np.full((height, width, 3), 255, np.uint8)
+        self.pixels: NDArray[np.uint8] = np.full((height, width, 3), 255, np.uint8)
 
     def text(self, x: int, y: int, text: str, /, *, color: str = INK, size: int = TEXT, bold: bool = False) -> int:
         """Write one line with its upper left corner at a place; gives where it ends."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate
 from threading import RLock
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -305,7 +305,7 @@ class SlicedSteps(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (list, SlicedSteps)) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as of a list
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # as of a list
 
 
 class _OpenShard:

@@ -61,11 +61,11 @@ class Excerpt:
         access: Access | None = None,
     ) -> None:
         self.source = source
-        self.columns = None if columns is None else tuple(columns)
+        self.columns: tuple[str, ...] | None = None if columns is None else tuple(columns)
         self.rows = rows
         self.storage = storage
         self.allow_outside = allow_outside
-        self.access = Access(source) if access is None else access
+        self.access: Access = Access(source) if access is None else access
 
     @classmethod
     def of(cls, readable: Readable, /) -> Excerpt:

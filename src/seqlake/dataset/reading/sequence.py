@@ -157,6 +157,10 @@ class SequenceView(Mapping[str, Any]):
             SchemaMismatchError: A column cannot be windowed, or columns have unlike steps and nothing says a rate.
             ValueError: `edges="drop"` and a step is missing.
             DecodeError: A frame cannot be decoded.
+
+        Example:
+            >>> dataset[0].window(-2, 2, columns=["action"])["action_mask"]
+            array([False, False,  True,  True])
         """
         from seqlake.windows.assemble import assemble
         from seqlake.windows.frames import framed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -96,9 +96,9 @@ class FileView:
         data: bytes | Blob | None = None,
     ) -> None:
         self._copied = copied
-        self.reference = reference
+        self.reference: str = reference
         self._inside = None if data is None else inline_blob(data, reference)
-        self.column = column
+        self.column: ColumnType | None = column
         self._root = root
         self._storage = storage
         self._allow_outside = allow_outside
@@ -432,7 +432,7 @@ class StepsView(media.Frames):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StepsView) and self.cells == other.cells
 
-    __hash__ = None  # type: ignore[assignment]  # it holds a list
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # it holds a list
 
     def __repr__(self) -> str:
         return f"StepsView({len(self.cells)} images)"

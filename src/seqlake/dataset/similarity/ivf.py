@@ -61,6 +61,13 @@ class VectorIndex:
         wanted: The recall that was asked for.
         fingerprint: Of the rows that it is of.
         key: Its name in the cache.
+
+    Example:
+        ```python
+        index = sl.vector_index(ds, "embedding")
+        print(index.lists, index.recall)
+        sl.nearest(ds, "embedding", vector, index=index)
+        ```
     """
 
     column: str

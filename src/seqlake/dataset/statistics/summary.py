@@ -146,7 +146,13 @@ class Statistics(Mapping[str, ColumnStatistics]):
         return len(self._columns)
 
     def select(self, *columns: str) -> Statistics:
-        """The statistics of some columns."""
+        """The statistics of some columns.
+
+        Example:
+            >>> import seqlake as sl
+            >>> list(sl.statistics(dataset).select("reward"))
+            ['reward']
+        """
         return Statistics({name: self[name] for name in columns}, rows=self.rows)
 
     def merge(self, other: Statistics, /) -> Statistics:
@@ -156,6 +162,11 @@ class Statistics(Mapping[str, ColumnStatistics]):
 
         Raises:
             SchemaMismatchError: Other columns, types or shapes.
+
+        Example:
+            >>> import seqlake as sl
+            >>> sl.statistics(dataset[:32]).merge(sl.statistics(dataset[32:])).rows
+            64
         """
         if set(self) != set(other):
             raise SchemaMismatchError(
@@ -166,7 +177,13 @@ class Statistics(Mapping[str, ColumnStatistics]):
         return Statistics(columns, rows=self.rows + other.rows)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """One dict for each column and dimension, with plain numbers, the quantiles as `q0.5`, and a note."""
+        """One dict for each column and dimension, with plain numbers, the quantiles as `q0.5`, and a note.
+
+        Example:
+            >>> import seqlake as sl
+            >>> [(one["column"], one["count"]) for one in sl.statistics(dataset).select("reward").records()]
+            [('reward', 64)]
+        """
         for name, column in self.items():
             flat = {key: np.ravel(column[key]).tolist() for key in _NUMBERS}
             quantiles = {f"q{q:g}": np.ravel(values).tolist() for q, values in column.quantiles.items()}
@@ -181,7 +198,13 @@ class Statistics(Mapping[str, ColumnStatistics]):
                 yield {"column": name, "dim": where, **record, "note": ", ".join(notes)}
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values; `from_json` gives it back bit by bit."""
+        """All of it as JSON values; `from_json` gives it back bit by bit.
+
+        Example:
+            >>> import seqlake as sl
+            >>> list(sl.statistics(dataset).to_json())
+            ['format', 'rows', 'columns']
+        """
         columns = {name: column.to_json() for name, column in self.items()}
         return {"format": FORMAT, "rows": self.rows, "columns": columns}
 
@@ -191,6 +214,12 @@ class Statistics(Mapping[str, ColumnStatistics]):
 
         Raises:
             ValueError: Not that, or of a later format.
+
+        Example:
+            >>> import seqlake as sl
+            >>> known = sl.statistics(dataset)
+            >>> sl.Statistics.from_json(known.to_json()) == known
+            True
         """
         if value.get("format") != FORMAT or not isinstance(value.get("columns"), Mapping):
             raise ValueError(f"Expected statistics of format {FORMAT}, found format {value.get('format')!r}.")

@@ -380,8 +380,8 @@ class Looks:
         self._reformatter: Any = None
         self._first: NDArray[Any] | None = None
         self._count = 0
-        self.black = True
-        self.frozen = True
+        self.black: bool = True
+        self.frozen: bool = True
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Widths:
     """
 
     def __init__(self, schema: Schema, source: Readable) -> None:
-        self.names = undeclared(schema)
+        self.names: list[str] = undeclared(schema)
         self._source = source
         self._known: dict[str, int | None] = {}
 
@@ -200,8 +200,8 @@ class RowBuffer:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._cells: dict[str, list[pa.Array]] = {name: [] for name in schema.names}
-        self.rows = 0
-        self.nbytes = 0
+        self.rows: int = 0
+        self.nbytes: int = 0
 
     def add(self, row: Mapping[str, pa.Array]) -> bool:
         """Keep one row that `prepare` made; whether the buffer should be flushed: at 8 MiB or 4096 rows."""

@@ -60,7 +60,7 @@ class Spill:
         self._used = 0
         self._folder: Path | None = None
         self._lock = threading.Lock()
-        self.most = 0
+        self.most: int = 0
 
     def fits(self, nbytes: int, /) -> bool:
         """Whether so many bytes more may lie there."""

@@ -174,7 +174,7 @@ class SplitRecords:
 
     def __init__(self, entry: IndexedShard, place: ShardFolder, options: Options, /) -> None:
         self.blob: Blob = place.open(entry.raw, entry.zipped, entry.config.compression)
-        self.names = entry.config.names
+        self.names: list[str] = entry.config.names
         self._entry = entry
         self._place = place
         self._newline = entry.config.newline.encode()

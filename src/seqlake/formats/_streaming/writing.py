@@ -217,7 +217,7 @@ class SampleWriter:
         self._extension = extension
         self._entries = [*entries, *kept]
         self._before = len(entries)
-        self.kept = sum(entry.samples for entry in kept)
+        self.kept: int = sum(entry.samples for entry in kept)
         self._flushed = sum(entry.samples for entry in self._entries)
         self._new: list[bytes] = []
         self._size = packer.base

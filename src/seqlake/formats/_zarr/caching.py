@@ -29,7 +29,7 @@ class ChunkCache:
 
     def __init__(self, limit: int = CACHE_BYTES, /) -> None:
         self.limit = limit
-        self.nbytes = 0
+        self.nbytes: int = 0
         self._held: OrderedDict[tuple[str, int], Rows] = OrderedDict()
         self._used: dict[tuple[str, int], int] = {}  # when each was used last
         self._parts: dict[tuple[str, int], int] = {}  # bytes decoded of chunks that are not held

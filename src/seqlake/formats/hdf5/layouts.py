@@ -130,7 +130,7 @@ class Aloha(Hdf5Layout):
     """ALOHA and ACT: a folder of `episode_N.hdf5` with /action and /observations."""
 
     name = "aloha"
-    omitted = {"/compress_len": "lengths of padded pictures, which their own ends tell"}  # noqa: RUF012 - never changed
+    omitted: Mapping[str, str] = {"/compress_len": "lengths of padded pictures, which their own ends tell"}
 
 
 class Droid(Hdf5Layout):
@@ -287,7 +287,7 @@ class DeclaredLayout(Hdf5Layout):
     ) -> None:
         super().__init__(fps)
         self.columns = columns
-        self.parsed = {name: Hdf5Source.parse(one.source) for name, one in columns.items()}
+        self.parsed: dict[str, Hdf5Source] = {name: Hdf5Source.parse(one.source) for name, one in columns.items()}
         self.episode_ends = episode_ends
         self._pattern = self._group()
 

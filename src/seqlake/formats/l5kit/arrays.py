@@ -207,7 +207,7 @@ class Array(RowArray):
         super().__init__(name, metadata, threads=threads)
         self._place = place
         self._cache = cache
-        self.promises = Promises(place=place, name=name, metadata=metadata, most=most)
+        self.promises: Promises = Promises(place=place, name=name, metadata=metadata, most=most)
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """(first row, row after the last) of each chunk."""

@@ -44,7 +44,7 @@ FRAME_INTERVAL, AGENT_INTERVAL, FACE_INTERVAL = (
     "agent_index_interval",
     "traffic_light_faces_index_interval",
 )
-INTERVALS = {SCENES: (FRAME_INTERVAL,), FRAMES: (AGENT_INTERVAL, FACE_INTERVAL)}
+INTERVALS: Mapping[str, tuple[str, ...]] = {SCENES: (FRAME_INTERVAL,), FRAMES: (AGENT_INTERVAL, FACE_INTERVAL)}
 _NAMED = {AGENT_INTERVAL: AGENTS, FACE_INTERVAL: FACES}
 ATTRIBUTES, ARRAY = ".zattrs", ".zarray"
 _METADATA_BYTES = 16 << 20  # of one `.zarray` or `.zattrs`: l5kit's have a few thousand

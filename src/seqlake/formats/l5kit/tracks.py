@@ -210,7 +210,7 @@ class TrackReader(ScannedReader):
         heads: (id, number) of each scene.
     """
 
-    most_rows = 4096
+    most_rows: int | None = 4096
 
     def __init__(
         self,

@@ -16,7 +16,9 @@ from seqlake.formats.mds.packing import MdsPacker, packer, plan
 from seqlake.formats.mds.records import columns, learn, open_records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from seqlake.formats._streaming.exporting import SampleSink
 
 __all__ = [
     "CellEncoding",
@@ -70,7 +72,7 @@ def writer(
     return begin(absolute(out), packer, mode=mode, storage=storage)
 
 
-create = exporter(packer, plan)
+create: Callable[..., SampleSink] = exporter(packer, plan)
 
 
 def __getattr__(name: str) -> Any:

@@ -154,9 +154,9 @@ class MdsPacker:
         for (column, name), kind in zip(columns, kinds, strict=True):
             if kind.encode is None:
                 raise ValueError(f"Column {column!r}: the encoding {name!r} has no `encode`.")
-        self.config = replace(config, columns=columns, sizes=tuple(kind.size for kind in kinds))
+        self.config: Config = replace(config, columns=columns, sizes=tuple(kind.size for kind in kinds))
         self._header = self.config.header()
-        self.base = 8 + len(self._header)
+        self.base: int = 8 + len(self._header)
         self._plan: list[tuple[str, Any, int | None]] = [
             (column, kind.encode, kind.size) for (column, _), kind in zip(columns, kinds, strict=True)
         ]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.index import Config, IndexedShard
     from seqlake.formats._streaming.shard import SampleShard
     from seqlake.formats._streaming.stored import ShardFolder
-    from seqlake.protocols import Ints
+    from seqlake.protocols import Blob, Ints
 
 _SLACK = 64  # bytes by which a header of somebody else may be longer, and still come in the same request
 _INT = struct.Struct("<q").unpack_from
@@ -56,8 +56,8 @@ class MdsRecords:
 
     def __init__(self, entry: IndexedShard, place: ShardFolder, options: Options, /) -> None:
         config = entry.config
-        self.blob = place.open(entry.raw, entry.zipped, config.compression)
-        self.names = config.names
+        self.blob: Blob = place.open(entry.raw, entry.zipped, config.compression)
+        self.names: list[str] = config.names
         self._entry = entry
         self._verify = place.verify
         self._sizes = config.sizes

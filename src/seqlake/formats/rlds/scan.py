@@ -417,7 +417,7 @@ class RldsReader(ScannedReader):
         ids: [rows] sequence ids.
     """
 
-    most_rows = 1024
+    most_rows: int | None = 1024
 
     def __init__(
         self, file: Surveyed, columns: Sequence[FeatureColumn], types: pa.Schema, ids: Sequence[str], /

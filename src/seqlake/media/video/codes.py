@@ -120,7 +120,7 @@ class Codes:
         self._name = stream.pix_fmt
         self._pixels = pixels_of(stream.pix_fmt)
         self.channels = channels
-        self.dtype = np.dtype(np.uint16 if self._pixels.bits > 8 else np.uint8)
+        self.dtype: np.dtype[np.uint8 | np.uint16] = np.dtype(np.uint16 if self._pixels.bits > 8 else np.uint8)
 
     def convert(self, frame: VideoFrame, out: NDArray[Any], /) -> None:
         """Write one picture into `out` [height, width, channels]; scaled by taking the nearest pixels."""

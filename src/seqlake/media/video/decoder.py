@@ -44,7 +44,7 @@ class FrameReader:
     """
 
     def __init__(self, index: PacketIndex, blob: Blob, /, *, location: str) -> None:
-        self.fed = 0
+        self.fed: int = 0
         self.refused: int | None = None
         self._index = index
         self._blob = blob

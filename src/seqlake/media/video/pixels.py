@@ -134,7 +134,7 @@ class Converter:
     """
 
     channels = 3
-    dtype = np.dtype(np.uint8)
+    dtype: np.dtype[np.uint8] = np.dtype(np.uint8)
 
     def __init__(self, stream: StreamInfo, /) -> None:
         self._turn = stream.turn

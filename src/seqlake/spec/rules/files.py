@@ -14,7 +14,7 @@ from seqlake.spec.rules.facts import Said
 from seqlake.spec.rules.signals import r317_moves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from seqlake.spec.alignment import Clock
     from seqlake.spec.findings import Finding
@@ -336,7 +336,13 @@ FILE_RULES = (
     f412_unchanged,
     f414_even,
 )
-GATHERED = {"F408": _unreachable, "F413": _rate, "F415": _encoding, "F416": _shape, "F419": _turned}
+GATHERED: Mapping[str, Callable[[FileFacts, Column], Iterator[str]]] = {
+    "F408": _unreachable,
+    "F413": _rate,
+    "F415": _encoding,
+    "F416": _shape,
+    "F419": _turned,
+}
 """What is judged file by file and told at the end: of a column, metadata that are false of one file are of most."""
 
 DECLARED_RULES = (f408_reached, f413_rate, f415_encoding, f416_shape, f419_upright)

@@ -17,7 +17,7 @@ from seqlake.spec.rules._rule import rule
 from seqlake.spec.schema import ID, Column, Schema, is_binary, is_list, is_number, is_text, list_levels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from seqlake.spec.findings import Finding
 
@@ -27,7 +27,7 @@ def _is_real(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
-STANDARD = {
+STANDARD: Mapping[str, Callable[[pa.DataType], bool]] = {
     "duration_seconds": _is_real,
     "reward": _is_real,
     "length": pa.types.is_integer,

@@ -84,8 +84,8 @@ class Hub:
 
     def __init__(self, storage: Mapping[str, str] | None = None, /) -> None:
         options = storage if isinstance(storage, Storage) else Storage(storage)
-        self.endpoint = (options.get("hf_endpoint") or os.environ.get("HF_ENDPOINT") or _HUB).rstrip("/")
-        self.storage = trusting(options, self.endpoint)
+        self.endpoint: str = (options.get("hf_endpoint") or os.environ.get("HF_ENDPOINT") or _HUB).rstrip("/")
+        self.storage: Storage = trusting(options, self.endpoint)
 
     @cached_property
     def _client(self) -> Any:

@@ -57,7 +57,7 @@ class HubBlob(WebBlob):
         self._set(hub, place, listed.size, listed.tag)
 
     def _set(self, hub: Hub, place: HubPlace, size: int, tag: str) -> None:
-        self.location = str(place)
+        self.location: str = str(place)
         self.size = size
         self._hub = hub
         self._place = place
@@ -147,7 +147,7 @@ class HubStore:
     """
 
     def __init__(self, root: str, /, *, storage: Mapping[str, str] | None = None) -> None:
-        self.root = root.rstrip("/")
+        self.root: str = root.rstrip("/")
         self._hub = Hub(storage)
         self._place = None if self.root.lower() == ROOT else parse(self.root)
 

@@ -56,12 +56,12 @@ class LakeContext:
 
     def __init__(self, engine: LakeEngine, /) -> None:
         self.engine = engine
-        self.root = engine.root
-        self.storage = None if engine.storage is None else Storage(engine.storage)
+        self.root: str = engine.root
+        self.storage: Storage | None = None if engine.storage is None else Storage(engine.storage)
         self.store: Store = open_store(self.root, storage=self.storage, named_by=engine.named_by)
-        self.sidecar = engine.sidecar(self.store)
-        self.ids = Identity(self.sidecar, self.bare, root=self.root)
-        self.packets = KeptPackets(self.store)
+        self.sidecar: Sidecar = engine.sidecar(self.store)
+        self.ids: Identity = Identity(self.sidecar, self.bare, root=self.root)
+        self.packets: KeptPackets = KeptPackets(self.store)
         self.partition_by: Sequence[str] | None = None  # when the newest version was last read
         self._states: dict[int | str, TableState] = {}
 

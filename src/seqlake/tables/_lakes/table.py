@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.protocols import Change, Depth, Written
+    from seqlake.protocols import Change, Depth, Store, Written
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeEngine
     from seqlake.versions.state import TableFile, TableState
@@ -64,15 +64,15 @@ class LakeTable(StagingTable):
         ```
     """
 
-    copies = paths.FILES
+    copies: str = paths.FILES
 
     def __init__(self, engine: LakeEngine, /) -> None:
-        self.engine = engine
+        self.engine: LakeEngine = engine
         self._forget()
 
     def _forget(self) -> None:
-        self.context = LakeContext(self.engine)
-        self.store = self.context.store
+        self.context: LakeContext = LakeContext(self.engine)
+        self.store: Store = self.context.store
         self._staging = LakeStaging(self.context)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class DuckLakeEngine(LakeEngine):
         storage: obstore's options for them; never printed.
     """
 
-    swept = frozenset({".parquet", ".puffin"})
+    swept: frozenset[str] = frozenset({".parquet", ".puffin"})
     """What `ducklake_delete_orphaned_files` takes for data files, wherever below the data path they lie."""
 
     def __init__(

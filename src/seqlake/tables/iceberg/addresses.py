@@ -261,7 +261,7 @@ class FencedIO:
     def __init__(self, io: Any, root: str, /) -> None:
         self._io = io
         self._root = root
-        self.properties = io.properties
+        self.properties: Any = io.properties
 
     def new_input(self, location: str) -> InputFile:
         """A file to read."""

@@ -63,7 +63,7 @@ class OpenTable:
     _pid: int
 
     def __init__(self, address: IcebergAddress, /, *, table: Table | None = None) -> None:
-        self.address = address
+        self.address: IcebergAddress = address
         self._uuid: Any = None
         self._forget()
         if table is not None:
@@ -75,7 +75,7 @@ class OpenTable:
         self._pid = 0
         self.__dict__.pop("store", None)
         self._table = None
-        self.manifests = Manifests()
+        self.manifests: Manifests = Manifests()
         self._last: tuple[Any, Sequence[IcebergFile]] | None = None
         self.indexed: list[KnowsOffsets] = []
 

@@ -72,7 +72,7 @@ class NotingIO:
     def __init__(self, io: Any, written: WrittenFiles, /) -> None:
         self._io = io
         self._written = written
-        self.properties = io.properties
+        self.properties: Any = io.properties
 
     def new_input(self, location: str) -> InputFile:
         """A file to read."""

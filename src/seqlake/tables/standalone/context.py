@@ -64,7 +64,7 @@ class LogContext:
 
     def __init__(self, log: Log, /) -> None:
         self.log = log
-        self.store = log.store
+        self.store: Store = log.store
 
     @cached_property
     def index(self) -> ShardIndex:

@@ -52,7 +52,7 @@ class StandaloneTable(StagingTable):
     """
 
     def __init__(self, store: Store, /) -> None:
-        self.store = store
+        self.store: Store = store
         self._forget()
 
     @classmethod

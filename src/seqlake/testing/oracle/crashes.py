@@ -45,7 +45,7 @@ class Killing(Unsynced):
 
     def __init__(self, at: int | None = None) -> None:
         self.at = at
-        self.steps = 0
+        self.steps: int = 0
 
     def _step(self) -> None:
         if self.steps == self.at:

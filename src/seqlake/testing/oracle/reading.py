@@ -7,7 +7,7 @@ import io
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,9 +17,9 @@ from seqlake.dataset.reading import streaming
 from seqlake.errors import VersionNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from seqlake.protocols import Store
+    from seqlake.protocols import Blob, Store
     from seqlake.tables.standalone import StandaloneSnapshot
 
 _VERSION = re.compile(r"_seqlake/versions/(\d{20})\.json")
@@ -66,10 +66,12 @@ class Disk:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._ids: dict[str, list[str]] = {}
-        self.sizes = dict(store.list(""))
+        self.sizes: dict[str, int] = dict(store.list(""))
         self.digests: list[str] = []
-        self.records = [self._json(path) for path in sorted(p for p in self.sizes if _VERSION.fullmatch(p))]
-        self.markers = sorted(match[1] for path in self.sizes if (match := _MARKER.fullmatch(path)))
+        self.records: list[dict[str, Any]] = [
+            self._json(path) for path in sorted(p for p in self.sizes if _VERSION.fullmatch(p))
+        ]
+        self.markers: list[str] = sorted(match[1] for path in self.sizes if (match := _MARKER.fullmatch(path)))
 
     def read(self, path: str) -> bytes:
         """All bytes of a file."""
@@ -198,13 +200,18 @@ class ReadOnly:
         store: What is read.
     """
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self.root = store.root
-        self.blob = store.blob
-        self.list = store.list
+        self.root: str = store.root
+        self.blob: Callable[[str], Blob] = store.blob
+        self.list: Callable[..., Iterator[tuple[str, int]]] = store.list
 
-    def _refuse(self, *args: object, **_: object) -> Any:
+    def _refuse(self, *args: object, **_: object) -> NoReturn:
         raise OracleError(f"6: reading writes: {args}")
 
-    put = local = copy = sync = move = delete = _refuse
+    put: ClassVar[Callable[..., NoReturn]] = _refuse
+    local: ClassVar[Callable[..., NoReturn]] = _refuse
+    copy: ClassVar[Callable[..., NoReturn]] = _refuse
+    sync: ClassVar[Callable[..., NoReturn]] = _refuse
+    move: ClassVar[Callable[..., NoReturn]] = _refuse
+    delete: ClassVar[Callable[..., NoReturn]] = _refuse

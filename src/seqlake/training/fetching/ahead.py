@@ -82,11 +82,11 @@ class Fetcher:
         steps: Callable[[int], Mapping[str, StepsOf]] | None = None,
         ahead: int = 32,
     ) -> None:
-        self.fetched = FetchCounts()
+        self.fetched: FetchCounts = FetchCounts()
         self._shards = shards
         self._schema = schema
         self._copies = copies
-        self.transfers = Transfers() if transfers is None else transfers
+        self.transfers: Transfers = Transfers() if transfers is None else transfers
         self._steps = steps
         self._ahead = ahead
         self._lock = threading.Lock()

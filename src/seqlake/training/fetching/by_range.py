@@ -221,7 +221,7 @@ class Ranged:
 
     def __init__(self, survey: WindowSurvey, cache: Cache | None, transfers: Transfers, *, images: bool) -> None:
         # What is compared with checksums is read by the page: such shards are fetched whole.
-        self.wanted = chosen(survey, cache, images=images)
+        self.wanted: NDArray[np.bool_] = chosen(survey, cache, images=images)
         if self.wanted.any():
             self.wanted &= ~np.array([is_verified(shard) for shard in survey.shards], np.bool_)
         self.flats: dict[int, dict[str, Flat]] = {}

@@ -90,7 +90,7 @@ class Transfers:
     ) -> None:
         self.threads = threads
         self.patience = patience
-        self.traffic = Traffic()
+        self.traffic: Traffic = Traffic()
         self._budget = budget
         self._attempts = attempts
         self._pid = os.getpid()

@@ -62,7 +62,7 @@ class FrameBatch:
     def __init__(
         self, frame_columns: FrameColumns, stream: FrameStream, rows: Ints, anchors: Ints, *, number: int
     ) -> None:
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self.rows = rows
         self.anchors = anchors
         self._frame_columns = frame_columns
@@ -77,7 +77,7 @@ class FrameBatch:
         self._masks: list[NDArray[np.bool_]] = []
         self._lost: dict[tuple[int, Hashable], Exception] = {}
         self.harmed: dict[int, list[Harm]] = {}
-        self.work = DecodeWork()
+        self.work: DecodeWork = DecodeWork()
 
     @property
     def ready(self) -> bool:
@@ -505,7 +505,7 @@ class FrameStream:
 
     def _begin_anew(self) -> None:
         self._pid = os.getpid()
-        self.workers = Workers(self._size)
+        self.workers: Workers = Workers(self._size)
         self._memory: dict[str, Recycled] = {}
         self._scratch = Recycled(self._size)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Column
     from seqlake.training.frames.clips import FrameColumn
     from seqlake.training.opened import Opened
-    from seqlake.training.settings import LoaderSettings
+    from seqlake.training.settings import FrameOptions, LoaderSettings
     from seqlake.training.survey import WindowSurvey
 
 _DECODERS = 64  # at hand for each thread; one that has decoded 640 x 480 holds about 1.3 MB
@@ -49,10 +49,11 @@ class FrameColumns:
     """
 
     def __init__(self, source: Readable, settings: LoaderSettings, survey: WindowSurvey, opened: Opened) -> None:
-        self.survey, self.opened = survey, opened
-        self.options = settings.frames
-        self.tolerant = settings.on_error.tolerant
-        self.transfers = Transfers()
+        self.survey = survey
+        self.opened = opened
+        self.options: FrameOptions = settings.frames
+        self.tolerant: bool = settings.on_error.tolerant
+        self.transfers: Transfers = Transfers()
         self._id = source.schema.id
         schema, files = source.schema, MeteredFiles(MediaFiles.of(source), self.transfers)
         pool = DecoderPool(most=_DECODERS * (self.options.threads or cores()))

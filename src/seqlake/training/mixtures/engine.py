@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from seqlake.training.sources import RowEngine, WindowEngine
     from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Telemetry
+    from seqlake.windows.spec import Whole
 
 
 class MixtureEngine(TrainingEngine):
@@ -366,7 +367,7 @@ class MixtureAssembler:
     """
 
     def __init__(self, engine: MixtureEngine) -> None:
-        self.window = engine.settings.window
+        self.window: Window | Whole = engine.settings.window
         self._engine = engine
         self._members: list[Assembler] = [member.assembler() for member in engine.members]
         self._names = np.array([*engine.mix.sources, None], dtype=object)[:-1]

@@ -106,7 +106,7 @@ class Mixture:
 
     def __init__(self, parts: Sequence[MixturePart], proportions: Proportions) -> None:
         self.parts = parts
-        self.schedule = Schedule(proportions)
+        self.schedule: Schedule = Schedule(proportions)
         self._samples = self.schedule.epoch([len(part.axis) for part in parts])
         self._orders: dict[tuple[int, int], Order] = {}
 

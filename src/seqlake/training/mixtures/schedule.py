@@ -67,9 +67,11 @@ class Mix:
                 raise TypeError(f"Mix: expected a name and (dataset, weight), found {name!r}: {pair!r}.")
         self.sources: dict[str, Readable] = {name: pair[0] for name, pair in sources.items()}
         self.weights: dict[str, float] = {name: pair[1] for name, pair in sources.items()}
-        self.curriculum = tuple((at, dict(weights)) for at, weights in curriculum)
+        self.curriculum: tuple[tuple[int, dict[str, float]], ...] = tuple(
+            (at, dict(weights)) for at, weights in curriculum
+        )
         self.samples = samples
-        self.proportions = Proportions.of(self.weights, curriculum=self.curriculum, samples=samples)
+        self.proportions: Proportions = Proportions.of(self.weights, curriculum=self.curriculum, samples=samples)
         self.shares: Shares | None = None
 
     @classmethod
@@ -118,6 +120,11 @@ class Mix:
 
         Raises:
             ValueError: An epoch would have none.
+
+        Example:
+            >>> mix = Mix.of_streams({"all": dataset, "first": dataset[:2]}, repeat={"all": 0.5})
+            >>> mix.proportions_of([64, 2]).counts
+            ((16, 1),)
         """
         if self.shares is None:
             return self.proportions

@@ -46,8 +46,8 @@ class Placed:
     """
 
     def __init__(self, *, rows: int, shards: int) -> None:
-        self.address = np.zeros(rows, dtype=np.int64)
-        self.how = np.full(shards, _UNKNOWN, dtype=np.int8)
+        self.address: Ints = np.zeros(rows, dtype=np.int64)
+        self.how: NDArray[np.int8] = np.full(shards, _UNKNOWN, dtype=np.int8)
 
 
 class RowShards:
@@ -67,16 +67,18 @@ class RowShards:
     """
 
     def __init__(self, schema: Schema, survey: WindowSurvey, cache: Cache | None) -> None:
-        self.forms = [Form.of(schema[name]) for name in survey.singles]
+        self.forms: list[Form] = [Form.of(schema[name]) for name in survey.singles]
         rows, shards = survey.rows, len(survey.shards)
-        self.placed = {form.name: Placed(rows=rows, shards=shards) for form in self.forms if form.shape}
+        self.placed: dict[str, Placed] = {
+            form.name: Placed(rows=rows, shards=shards) for form in self.forms if form.shape
+        }
         self.harms: dict[int, list[Harm]] = {}
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self._survey = survey
         self._lock = Lock()
         self._readers: dict[int, ShardReader] = {}
         self._transfers = Transfers()
-        self.memory = Memory(busy=self._transfers.is_busy)
+        self.memory: Memory = Memory(busy=self._transfers.is_busy)
         self._blobs: dict[int, list[tuple[Blob, int]]] = {}
         self._seen = np.full(shards, -np.inf)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one

@@ -42,7 +42,7 @@ class ShardCache:
     """
 
     def __init__(self, path: str | os.PathLike[str], /, *, limit: int, patience: float = 120.0) -> None:
-        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() follows links
+        self.path: Path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() follows links
         self.limit = limit
         self.patience = patience
         self._user: User | None = None

@@ -106,8 +106,8 @@ class Draft:
 
     def __init__(self, path: Path, /, *, reserve: Callable[[int], object]) -> None:
         self.path = path
-        self.beside = path.with_suffix(".mirror")
-        self.room = 0
+        self.beside: Path = path.with_suffix(".mirror")
+        self.room: int = 0
         self._reserve = reserve
 
     def reserve(self, nbytes: int, /) -> None:

@@ -50,7 +50,7 @@ class LockFile:
         if not _prepared.is_set() and hasattr(os, "register_at_fork"):
             _prepared.set()
             os.register_at_fork(after_in_child=_close_all)
-        self.fd = os.open(path, _FLAGS, 0o666)
+        self.fd: int = os.open(path, _FLAGS, 0o666)
         _open.add(self)
 
     def try_lock(self) -> bool:
@@ -232,8 +232,8 @@ class Folder:
 
     def __init__(self, path: Path, /) -> None:
         self.path = path
-        self.shards = path / "shards"
-        self.users = path / "users"
+        self.shards: Path = path / "shards"
+        self.users: Path = path / "users"
         self._sizes: dict[str, tuple[int, int]] = {}  # file -> its inode, and the bytes on disk that were found
 
     def locked(self, *, patience: float) -> AbstractContextManager[None]:
@@ -398,7 +398,7 @@ def allocated(status: os.stat_result, /) -> int:
 
 
 MOST_NEXT = 4096  # shards of a schedule that are told to the others
-FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+FULL: set[int] = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 class User:
@@ -406,11 +406,11 @@ class User:
 
     def __init__(self, folder: Folder, holding: Counter[str]) -> None:
         self.folder = folder
-        self.pid = os.getpid()
-        self.name = f"{self.pid}-{secrets.token_hex(8)}"
-        self.file = folder.join(self.name)
-        self.holding = holding
-        self.claims = UserClaims(held=sorted(+holding))
+        self.pid: int = os.getpid()
+        self.name: str = f"{self.pid}-{secrets.token_hex(8)}"
+        self.file: LockFile = folder.join(self.name)
+        self.holding: Counter[str] = holding
+        self.claims: UserClaims = UserClaims(held=sorted(+holding))
         self.tell()
         self.inventory()  # what dead users left goes
 

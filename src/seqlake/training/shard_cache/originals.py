@@ -98,7 +98,7 @@ class Original:
     ) -> None:
         self.shard = shard
         self.schema = schema
-        self.progress = 0
+        self.progress: int = 0
         self._transfers = transfers
         self._writing = nullcontext() if writing is None else writing
         self._decode = decode
