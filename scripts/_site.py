@@ -202,17 +202,17 @@ def place(built: Path, site: Path, version: str) -> None:
 
     Args:
         built: A built folder, which is moved.
-        site: The site; what is no version's folder is removed there.
+        site: The site; what is no version's folder is removed there, but for hidden names.
         version: Of what was built.
     """
     site.mkdir(exist_ok=True)
-    for one in site.iterdir():
+    for one in [one for one in site.iterdir() if not one.name.startswith(".")]:
         if one.is_file():
             one.unlink()
         elif one.name == version or not _VERSION.fullmatch(one.name) or not (one / "index.html").exists():
             shutil.rmtree(one)
     shutil.move(built, site / version)
-    versions = sorted((one.name for one in site.iterdir()), key=_age, reverse=True)
+    versions = sorted((one.name for one in site.iterdir() if one.is_dir() and not one.name.startswith(".")), key=_age, reverse=True)
     listed = [{"version": one, "title": one, "aliases": []} for one in versions]
     (site / "versions.json").write_text(json.dumps(listed, indent=2) + "\n")
     newest = versions[0]
