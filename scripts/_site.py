@@ -212,7 +212,9 @@ def place(built: Path, site: Path, version: str) -> None:
         elif one.name == version or not _VERSION.fullmatch(one.name) or not (one / "index.html").exists():
             shutil.rmtree(one)
     shutil.move(built, site / version)
-    versions = sorted((one.name for one in site.iterdir() if one.is_dir() and not one.name.startswith(".")), key=_age, reverse=True)
+    versions = sorted(
+        (one.name for one in site.iterdir() if one.is_dir() and not one.name.startswith(".")), key=_age, reverse=True
+    )
     listed = [{"version": one, "title": one, "aliases": []} for one in versions]
     (site / "versions.json").write_text(json.dumps(listed, indent=2) + "\n")
     newest = versions[0]
