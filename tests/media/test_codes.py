@@ -132,11 +132,11 @@ def test_rgb_of_8_bits_where_it_is_asked_for(name: str) -> None:
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
 def test_codes_are_turned_as_rgb_is(degrees: int) -> None:
-    def clip_of(turn: int) -> bytes:
+    def clip_of(angle: int) -> bytes:
         return clips.encode(
             "libx265",
             pix_fmt="gray",
-            prepare=lambda stream: stream.set_display_rotation(turn),
+            prepare=lambda stream: clips.turn(stream, angle),
             **{"x265-params": "log-level=none"},
         )
 

@@ -20,7 +20,7 @@ from seqlake.media.video import cutting, h264
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Video
 
-from .clips import CLIPS, COUNT, clip, encode, planes
+from .clips import CLIPS, COUNT, clip, encode, planes, turn
 
 
 def source_of(data: bytes) -> Source:
@@ -139,7 +139,7 @@ def test_colours_and_rotation_stay(tmp_path: Path) -> None:
     def tag(stream: Any) -> None:
         context = stream.codec_context
         context.color_range, context.colorspace, context.color_primaries, context.color_trc = 2, 1, 1, 1
-        stream.set_display_rotation(90)
+        turn(stream, 90)
 
     data = encode(bf="0", g="8", pix_fmt="yuvj420p", prepare=tag)
     _, out = cut(data, 3, 20, tmp_path / "clip")

@@ -247,7 +247,7 @@ def test_rgb_follows_the_files_own_colour_tags(matrix: int, full: bool) -> None:
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
 def test_rotation_is_applied_to_rgb_and_not_to_planes(degrees: int) -> None:
-    data = clips.encode(g="8", bf="0", prepare=lambda stream: stream.set_display_rotation(degrees))
+    data = clips.encode(g="8", bf="0", prepare=lambda stream: clips.turn(stream, degrees))
     decoder = opened(data)
     with av.open(io.BytesIO(data)) as container:
         frame = next(container.decode(video=0))

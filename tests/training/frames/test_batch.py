@@ -424,7 +424,11 @@ def test_threads_end_with_the_pass_an_error_and_a_break(arm):
     with pytest.raises(ZeroDivisionError):
         list(loader.map_batch(lambda batch: 1 / 0))
     assert gone_within(30)
-    tensors = iter(loader.torch())
+
+
+def test_threads_end_with_tensors_that_are_closed(arm):
+    pytest.importorskip("torch")
+    tensors = iter(sl.Loader(arm, window=WINDOW, batch_size=16).frames(threads=3).torch())
     next(tensors)
     tensors.close()
     assert not decoding()
