@@ -151,6 +151,7 @@ class Pages:
         """What `work` measures on a page, with the bytes that came."""
         context = self.browser.new_context(viewport={"width": 1280, "height": 860})
         page = context.new_page()
+        page.set_default_timeout(0)  # the part has a limit
         received = counting(context, page)
         page.route("**/bare", lambda route: route.fulfill(body=BARE, content_type="text/html"))
         page.goto(f"{self.origin}/static/icon.svg?token={self.token}")  # the cookie, so that no redirect counts
@@ -300,6 +301,7 @@ def rerun(work: Path, _: argparse.Namespace, told: Callable[[str, dict[str, floa
                 time.sleep(0.1)
             context = browser.new_context(viewport={"width": 1280, "height": 860})
             page = context.new_page()
+            page.set_default_timeout(0)
             received = counting(context, page)
             begin = time.perf_counter()
             address = f"http://127.0.0.1:{site}/?url=rerun%2Bhttp://127.0.0.1:{port}/proxy&renderer=webgl"
