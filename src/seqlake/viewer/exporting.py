@@ -207,7 +207,7 @@ def _size_in_space(item: _Item, one: dict[str, Any]) -> int:
     if one["kind"] == "points":
         return _POINTS_ALONE * (72 if one.get("mesh") else 24) * 4 // 3
     if one["kind"] == "clouds":
-        return min(one["count"] or 0, _CLOUDS) * _CLOUD * 24 * 4 // 3
+        return int(min(one["count"] or 0, _CLOUDS)) * _CLOUD * 24 * 4 // 3
     if one["kind"] == "scene":
         lengths = {signal["name"]: signal["length"] for signal in item.facts["signals"]}
         return 150 * lengths.get("agents_centroid", 0) + 6000 * min(lengths.get(one["columns"][0], 0), _SCENES)
