@@ -158,6 +158,9 @@ def _longest(chunk: ColumnChunk, data: memoryview, pages: Sequence[Page]) -> int
         held = _unpacked(chunk, data[page.body : page.stop], page.uncompressed)
         if held is None:
             return page.uncompressed
+        if (length := _common(held)) is not None:
+            longest = max(longest, length)
+            continue
         at, last = 0, len(held) - 4
         while at <= last:
             (length,) = _LENGTH(held, at)
@@ -165,6 +168,17 @@ def _longest(chunk: ColumnChunk, data: memoryview, pages: Sequence[Page]) -> int
             if length > longest:  # noqa: PLR1730 - a call for each of a hundred thousand entries
                 longest = length
     return longest
+
+
+def _common(held: bytes | memoryview) -> int | None:
+    """The length of all entries of a dictionary, where they have one: of a million ids it is not worth a loop."""
+    if len(held) < 4:
+        return None
+    (length,) = _LENGTH(held, 0)
+    if len(held) % (4 + length):
+        return None
+    heads = np.frombuffer(held, np.uint8).reshape(-1, 4 + length)[:, :4]
+    return int(length) if bool((heads == heads[0]).all()) else None
 
 
 def _unpacked(chunk: ColumnChunk, data: memoryview, size: int) -> bytes | memoryview | None:
