@@ -92,9 +92,9 @@ def asked(call: Callable[..., Any], query: str, /, *values: Any) -> Any:
             f"It needs more memory than {memory} and was stopped.",
             hint="One value became too large: repeat, range, lists and joined texts have no bound of their own.",
         )
-    value, error = pickle.loads(said)  # noqa: S301 - of a process of ours
-    if error is not None:
-        raise error
+    value, failure = pickle.loads(said)  # noqa: S301 - of a process of ours
+    if failure is not None:
+        raise failure
     return value
 
 

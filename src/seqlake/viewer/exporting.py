@@ -209,7 +209,7 @@ def _size_in_space(item: _Item, one: dict[str, Any]) -> int:
     if one["kind"] == "clouds":
         return int(min(one["count"] or 0, _CLOUDS)) * _CLOUD * 24 * 4 // 3
     if one["kind"] == "scene":
-        lengths = {signal["name"]: signal["length"] for signal in item.facts["signals"]}
+        lengths: dict[str, int] = {signal["name"]: signal["length"] for signal in item.facts["signals"]}
         return 150 * lengths.get("agents_centroid", 0) + 6000 * min(lengths.get(one["columns"][0], 0), _SCENES)
     return 0
 

@@ -34,6 +34,7 @@ BATCH = 64 << 20
 """Bytes of a batch of more than one row, where averages do not bound it."""
 
 _LENGTH = Struct("<I").unpack_from
+_PART = 1 << 16  # entries that are looked at together
 _FURTHEST = 64  # times the limit, in one row group: what is streamed has an end
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _DECIMAL = 32  # bytes of the widest of Arrow
@@ -178,7 +179,8 @@ def _common(held: bytes | memoryview) -> int | None:
     if len(held) % (4 + length):
         return None
     heads = np.frombuffer(held, np.uint8).reshape(-1, 4 + length)[:, :4]
-    return int(length) if bool((heads == heads[0]).all()) else None
+    parts = (heads[at : at + _PART] for at in range(0, len(heads), _PART))  # a dictionary may be large
+    return int(length) if all((part == heads[0]).all() for part in parts) else None
 
 
 def _unpacked(chunk: ColumnChunk, data: memoryview, size: int) -> bytes | memoryview | None:
