@@ -38,6 +38,20 @@ def test_every_picture_is_shown_and_they_are_small() -> None:
             picture.load()
 
 
+def test_pictures_of_the_viewer_are_all_shown_and_small() -> None:
+    folder = ROOT / "docs" / "how-to" / "pictures"
+    text = (ROOT / "docs" / "how-to" / "view-pictures.md").read_text()
+    shown = re.findall(r"!\[[^\]]{10,}\]\(pictures/([\w.-]+)\)", text)
+    assert sorted(shown) == sorted(one.name for one in folder.iterdir())
+    pages = ("dataset", "sequence", "compare", "problems", "sql", "versions")
+    assert {f"{name}-{page}.webp" for name in ("bridge", "lyft") for page in pages} <= set(shown)
+    assert sum(one.stat().st_size for one in folder.iterdir()) < 1_000_000
+    for one in folder.iterdir():
+        with Image.open(one) as picture:
+            assert picture.width <= 1400
+            picture.load()
+
+
 def test_casts_are_of_the_commands_that_the_script_has(script: Any) -> None:
     assert {one.stem for one in GALLERY.glob("*.svg")} == set(script.CASTS)
     for name, commands in script.CASTS.items():

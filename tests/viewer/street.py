@@ -212,3 +212,13 @@ def _row(steps: int, across: int, size: tuple[int, int]) -> dict[str, Any]:
         "weather": {"sky": "clear", "wind": {"speed": 3.5, "from": "north"}},
         "caption": np.sin(np.arange(64) / 5).astype(np.float32),
     }
+
+
+def box(path: Path) -> Path:
+    """A cube of two metres as an OBJ: eight corners, six sides of two triangles."""
+    corners = [(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]
+    sides = [(1, 2, 4, 3), (5, 7, 8, 6), (1, 5, 6, 2), (3, 4, 8, 7), (1, 3, 7, 5), (2, 6, 8, 4)]
+    lines = [f"v {x} {y} {z}" for x, y, z in corners]
+    lines += [f"f {a} {b} {c}\nf {a} {c} {d}" for a, b, c, d in sides]
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -80,6 +81,30 @@ def test_memory_is_bounded_and_nothing_is_put_aside(
     assert not (tmp_path / ".tmp").exists()
     setting = dataset.sql("SELECT current_setting('memory_limit')").fetchall()
     assert setting != ask("api/sql", q="SELECT current_setting('memory_limit')")[1]["rows"]  # yours is as it was
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system ends no process after a time")
+def test_one_value_of_any_size_ends_in_a_process_of_its_own(
+    dataset: sl.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB neither counts nor interrupts what one function makes as one value."""
+    ask = asker(dataset, tmp_path / "labels")
+    assert ask("api/sql", q="SELECT len(repeat('x', 20000)), sum(reward) FROM dataset")[1]["rows"] == [[20000, 190.0]]
+    assert ask("api/rows", where="len(repeat('x', reward::INT)) > 17")[1]["matched"] == 2
+    status, answer = ask("api/sql", q="SELECT repeat('x', 3) FROM nowhere")
+    assert (status, answer["error"]["code"]) == (400, "query")
+    assert "nowhere" in answer["error"]["message"]
+    monkeypatch.setattr(app, "MEMORY", "60MB")
+    status, answer = ask("api/sql", q="SELECT len(repeat('x', 3000000000))")
+    assert (status, answer["error"]["code"]) == (503, "limit")
+    monkeypatch.setattr(app, "MEMORY", "8GB")
+    monkeypatch.setattr(app, "SECONDS", 2)
+    for bomb in ("SELECT len(range(400000000))", "SELECT len(list_transform(range(90000000), lambda i: i + 1))"):
+        begin = time.monotonic()
+        status, answer = ask("api/sql", q=bomb)
+        assert (status, answer["error"]["code"]) == (503, "limit")
+        assert time.monotonic() - begin < 60
+    assert ask("api/sql", q="SELECT count(*) FROM dataset")[1]["rows"] == [[20]]
 
 
 def test_a_bound_ends_with_its_block(dataset: sl.Dataset) -> None:

@@ -81,6 +81,32 @@ def test_clouds_are_sent_thinned_and_counted(client: Client, driven: sl.Dataset)
     assert 0 <= coloured[:, 3:].min() <= coloured[:, 3:].max() <= 1
 
 
+def test_faces_of_a_mesh_are_its_triangles(tmp_path: Path) -> None:
+    pytest.importorskip("trimesh")
+    ds = sl.create(tmp_path / "ds", {"part": sl.Spatial3D(), "scan": sl.Spatial3D()})
+    with ds.writer() as writer:
+        writer.add("a", part=sl.File(street.box(tmp_path / "box.obj")), scan=street.scan(0, 8))
+    link = sl.view(sl.open(tmp_path / "ds"), labels=tmp_path / "labels")
+    try:
+        client = Client(link.url)
+        media = {one["name"]: one for one in client.json("sequence", id="a")["media"]}
+        assert (media["part"].get("mesh"), media["scan"].get("mesh")) == (True, None)
+        faces, headers = array(client, "faces", id="a", col="part")
+        origin = np.array([float(one) for one in headers["X-Seqlake-Origin"].split(",")])
+        corners = faces[:, :9].reshape(-1, 3, 3) + origin
+        assert corners.shape == (12, 3, 3)
+        assert {tuple(one) for one in corners.reshape(-1, 3)} == {
+            (x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)
+        }
+        sides = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1) / 2
+        assert sides.sum() == pytest.approx(24)  # the surface of the cube
+        fewer, headers = array(client, "faces", id="a", col="part", max=5)
+        assert (len(fewer), headers["X-Seqlake-Of"]) == (5, "12")
+        assert status(client, "faces", id="a", col="scan") == (400, "column")
+    finally:
+        link.close()
+
+
 def test_paths_are_places_and_rotations(client: Client, driven: sl.Dataset) -> None:
     path, head = array(client, "poses", id="street", col="ego_pose")
     np.testing.assert_allclose(path, driven["street"]["ego_pose"], atol=1e-6)

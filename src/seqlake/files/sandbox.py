@@ -143,6 +143,7 @@ class _Deadline:
     def __init__(self, seconds: float, memory: str | None) -> None:
         # What does not fit is refused: nothing is put aside in whichever folder the process was started in.
         self.settings = {} if memory is None else {"memory_limit": memory, "temp_directory": ""}
+        self.seconds, self.memory = seconds, memory
         self.passed = False
         self._at = time.monotonic() + seconds
         self._watched: list[duckdb.DuckDBPyConnection] = []
@@ -205,6 +206,11 @@ def limited(*, seconds: float, memory: str | None = None) -> Iterator[None]:
     finally:
         _limit.deadline = before
         deadline.end()
+
+
+def bounds() -> tuple[float, str | None] | None:
+    """Seconds and memory that `limited` gives this thread's questions; None where nothing bounds them."""
+    return None if _limit.deadline is None else (_limit.deadline.seconds, _limit.deadline.memory)
 
 
 def settings_of_limit() -> dict[str, Any]:

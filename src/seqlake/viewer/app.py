@@ -113,7 +113,7 @@ class Server:
             "duplicates": self._duplicates,
         }
         arrays = {"pts": sequences.pts, "align": sequences.align, "signal": sequences.signal, "audio": sequences.audio}
-        arrays |= {"points": space.points, "poses": space.poses}
+        arrays |= {"points": space.points, "poses": space.poses, "faces": space.faces}
         pictures = {"frame": sequences.frame, "strip": sequences.film}
         posts = {"labels": self._label, "commit": self._commit, "undo": self._undo}
         routes: list[Any] = [Route(path, page, methods=["GET"]) for path in _PAGES]

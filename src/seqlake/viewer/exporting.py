@@ -14,20 +14,26 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 
 from seqlake.dataset.drawing.strips import READ_ERRORS
 from seqlake.dataset.reading.excerpt import Excerpt
-from seqlake.errors import DatasetExistsError, QueryError, SequenceNotFoundError
+from seqlake.errors import DatasetExistsError, DecodeError, QueryError, SequenceNotFoundError
+from seqlake.files.blobs import LocalBlob
 from seqlake.files.locations import scheme
-from seqlake.viewer import sequences, tables
+from seqlake.media.video import cutting
+from seqlake.media.video.opening import open_video
+from seqlake.protocols import Source
+from seqlake.viewer import scenes, sequences, space, tables
 from seqlake.viewer.asking import Parameters, finite
 from seqlake.viewer.joining import LIBRARIES, STATIC, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from seqlake.dataset.selection import Selection
 
@@ -36,6 +42,10 @@ MOST = 1 << 30
 _FRAMES = 120  # decoded pictures of one film
 _HEIGHT = 360
 _POINTS = 2000  # of the envelope of a sound
+_CLOUDS, _CLOUD = 120, 8_000  # clouds of one column, and points of each
+_POINTS_ALONE = 20_000  # of the only cloud of a cell
+_PLACES = 20_000  # of a path
+_SCENES = 300  # steps of a scene
 _SIGN = "seqlake-export"
 _POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file: 'unsafe-inline'; "
@@ -166,6 +176,8 @@ def _film(facts: dict[str, Any]) -> dict[str, Any]:
     """What a player has to know, with the frames that the export will hold as pictures."""
     if facts["state"] != "ok" or facts["play"] == "browser":
         return facts
+    if "share" in facts:  # its packets will be cut out
+        return {**facts, "play": "browser"}
     first = facts.get("browser_frames", 0)
     count = max(0, facts["frames"] - first)
     every = max(1, -(-count // _FRAMES))
@@ -179,14 +191,32 @@ def _size(item: _Item) -> int:
         total += min(one["bytes"], 8 * sequences.MOST) * 4 // 3
     for one in item.facts["media"]:
         about = item.videos.get(one["name"], {})
-        if about.get("play") != "frames":
-            total += one.get("bytes", 0)
+        if about.get("play") != "frames" and one["kind"] != "clouds":
+            total += int(one.get("bytes", 0) * min(1.0, 1.2 * about.get("share", 1.0)))
+        total += _size_in_space(item, one)
         if about.get("exported_frames"):
             high, wide = about.get("height") or _HEIGHT, about.get("width") or _HEIGHT
             scale = min(1.0, _HEIGHT / high)
             each = high * wide * scale * scale * (2 if one["kind"] == "depth" else 0.3)
             total += int(each) * len(about["exported_frames"])
     return total
+
+
+def _size_in_space(item: _Item, one: dict[str, Any]) -> int:
+    """About how many bytes clouds and scenes take."""
+    if one["kind"] == "points":
+        return _POINTS_ALONE * (72 if one.get("mesh") else 24) * 4 // 3
+    if one["kind"] == "clouds":
+        return int(min(one["count"] or 0, _CLOUDS)) * _CLOUD * 24 * 4 // 3
+    if one["kind"] == "scene":
+        lengths: dict[str, int] = {signal["name"]: signal["length"] for signal in item.facts["signals"]}
+        return 150 * lengths.get("agents_centroid", 0) + 6000 * min(lengths.get(one["columns"][0], 0), _SCENES)
+    return 0
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """At most so many numbers below `count`, evenly from the first on."""
+    return list(range(0, count, max(1, -(-count // most))))
 
 
 def write(plan: PagesPlan, selection: Selection, folder: Path, /, *, overwrite: bool = False) -> ExportedPages:
@@ -261,6 +291,15 @@ def _beside(folder: Path, *, overwrite: bool) -> Iterator[Path]:
             shutil.rmtree(old)
     finally:
         shutil.rmtree(passing, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Clip:
+    """A film that was cut out of a larger one."""
+
+    place: str
+    ends: NDArray[np.float64]
+    facts: dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -354,11 +393,19 @@ class _Writing:
         replies: dict[str, Any] = {}
         for k, one in enumerate(item.facts["media"]):
             facts["media"].append(_shared(one))
-            if one["state"] in {"present", "inline"}:
+            if one["state"] not in {"present", "inline"}:
+                continue
+            if one["kind"] in {"points", "clouds", "scene"}:
+                more, held = self._in_space(f"data/{number}-{k}", item, one)
+                facts["media"][-1]["exported"] = held
+                replies |= more
+            else:
                 replies |= self._medium(f"media/{number}-{k}-{_slug(one['name'])}", item, one)
         facts["files"] = [_shared(one) for one in facts["files"]]
+        drawn_above = {name for one in item.facts["media"] if one["kind"] == "scene" for name in one["columns"]}
         for one in item.facts["signals"]:
-            replies |= self._signal(item, one)
+            if one["name"] not in drawn_above:
+                replies |= self._signal(item, one)
         replies[address("api/sequence", item.key)] = facts
         return replies
 
@@ -371,24 +418,95 @@ class _Writing:
         replies = {address("api/signal", asked): reply}
         if not one["aligned"]:
             replies[address("api/align", asked)] = _text(sequences.align(self.shelf, Parameters(asked))[0])
+        if one["pose"]:
+            places, head = space.poses(self.shelf, Parameters({**asked, "max": str(_PLACES)}))
+            replies[address("api/poses", asked)] = {"npy": _text(places), **_placed(head)}
         return replies
+
+    def _in_space(self, name: str, item: _Item, one: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """Clouds or scenes, each in a script of its own, and the numbers of those that are held."""
+        replies: dict[str, Any] = {}
+        scene = one["kind"] == "scene"
+        key = item.key if scene else {**item.key, "col": one["name"]}
+        if one["kind"] == "points":
+            wanted = [0]
+        elif scene:
+            lengths = {signal["name"]: signal["length"] for signal in item.facts["signals"]}
+            wanted = _spread(lengths.get(one["columns"][0], 0), _SCENES)
+        else:
+            wanted = _spread(one["count"] or 0, _CLOUDS)
+        if one["kind"] != "points":
+            along = {**item.key, "col": one["columns"][0] if scene else one["name"]}
+            with suppress(*READ_ERRORS):  # then a step's number is its own
+                replies[address("api/align", along)] = _text(sequences.align(self.shelf, Parameters(along))[0])
+        held = []
+        for k in wanted:
+            asked = key if one["kind"] == "points" else {**key, "k": str(k)}
+            try:
+                found = scenes.scene(self.shelf, Parameters(asked)) if scene else self._cloud(asked, len(wanted))
+            except READ_ERRORS:
+                continue  # the others are shown
+            where, place = address("api/scene" if scene else "api/points", asked), f"{name}-{k}.js"
+            self.script(place, f'(window.seqlakeLoaded ??= {{}})["{place}"] = ', {where: found})
+            replies[where] = {"script": place}
+            held.append(k)
+        if one.get("mesh") and held:
+            with suppress(*READ_ERRORS):  # then it is its points
+                array, head = space.faces(self.shelf, Parameters(key))
+                replies[address("api/faces", key)] = {"npy": _text(array), "of": len(array), **_placed(head)}
+        return replies, held
+
+    def _cloud(self, asked: dict[str, str], count: int) -> dict[str, Any]:
+        most = _POINTS_ALONE if count == 1 else _CLOUD
+        array, head = space.points(self.shelf, Parameters({**asked, "max": str(most)}))
+        by = unquote(head["X-Seqlake-Color"])
+        facts = {"npy": _text(array), "by": by, "choices": [by], "lost": int(head["X-Seqlake-Lost"])}
+        span = [float(one) for one in head["X-Seqlake-Range"].split(",")]
+        return {**facts, **_placed(head), "of": int(head["X-Seqlake-Of"]), "span": span}
 
     def _medium(self, name: str, item: _Item, one: dict[str, Any]) -> dict[str, Any]:
         """Replies about a film, a picture or a sound, and the files they name."""
         asked, about = {**item.key, "col": one["name"]}, item.videos.get(one["name"])
         if about is None:
             return self._whole(name, asked, one) if one["kind"] in {"image", "audio"} else {}
+        clip = self._clip(name, asked, about) if "share" in about else None
+        if "share" in about:
+            about = {**about, **clip.facts} if clip else _film({**_without(about, "share"), "play": "frames"})
         replies: dict[str, Any] = {address("api/video", asked): _shared(about)}
         if about["state"] != "ok":
             return replies
         if not about["aligned"]:
             replies[address("api/align", asked)] = _text(sequences.align(self.shelf, Parameters(asked))[0])
-        if about["play"] != "frames":
+        if clip:
+            replies |= {address("api/pts", asked): _text(clip.ends), address("media", asked): clip.place}
+        elif about["play"] != "frames":
             replies[address("api/pts", asked)] = _text(sequences.pts(self.shelf, Parameters(asked))[0])
             replies[address("media", asked)] = self._copy(f"{name}.{_ENDINGS.get(about['type'], 'mp4')}", asked)
         for k in about.get("exported_frames", ()):
             replies[address("api/frame", {**asked, "k": str(k)})] = self._picture(f"{name}-{k}", asked, k)
         return replies
+
+    def _clip(self, name: str, asked: dict[str, str], about: dict[str, Any]) -> _Clip | None:
+        """The frames of a sequence cut out of a file that others share; None where that cannot be."""
+        shows, row = self.shelf.row(Parameters(asked))
+        source = shows[shows.index_of(row)][asked["col"]].source()
+        target = self.place / f"{name}.mp4"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            made = cutting.cut(source, target, start=0, stop=about["frames"])
+            if made.suffix != ".mp4":
+                target.unlink()
+                return None
+            with self.room(f"{name}.mp4", target.stat().st_size):
+                decoder = open_video(Source(blob=LocalBlob(target), column=source.column))
+            try:
+                ends = sequences.ends_of(decoder)
+            finally:
+                decoder.close()
+        except (DecodeError, IndexError):
+            return None
+        facts = {"start": 0.0, "end": float(ends[-1]), "type": "video/mp4"}
+        return _Clip(place=f"{name}.mp4", ends=ends, facts=facts)
 
     def _whole(self, name: str, asked: dict[str, str], one: dict[str, Any]) -> dict[str, Any]:
         ending = str(one.get("place", "")).rpartition(".")[2].lower()
@@ -427,6 +545,16 @@ def _shared(facts: dict[str, Any]) -> dict[str, Any]:
     if "place" in kept and (scheme(kept["place"]) != "file" or Path(kept["place"]).is_absolute()):
         kept.pop("place")
     return kept
+
+
+def _without(facts: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in facts.items() if key != name}
+
+
+def _placed(head: dict[str, str]) -> dict[str, Any]:
+    """Where the numbers of a cloud or a path are counted from."""
+    facts: dict[str, Any] = {"origin": [float(one) for one in head["X-Seqlake-Origin"].split(",")]}
+    return facts if "X-Seqlake-Each" not in head else {**facts, "each": int(head["X-Seqlake-Each"])}
 
 
 def address(route: str, parameters: dict[str, str], /) -> str:

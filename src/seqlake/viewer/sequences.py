@@ -18,7 +18,7 @@ from seqlake.spec.alignment import clock_of, own_rate
 from seqlake.viewer.asking import Parameters, plain
 from seqlake.viewer.outlines import cell_of
 from seqlake.viewer.scenes import SCENE, scene_columns
-from seqlake.viewer.space import clouds_in, reading
+from seqlake.viewer.space import clouds_in, is_mesh, reading
 from seqlake.viewer.tables import Shelf, kind_of
 from seqlake.windows.clock import dataset_clock, tracks
 from seqlake.windows.frames import framed
@@ -202,6 +202,8 @@ def _place_clouds(facts: dict[str, Any], value: Any, column: Column, clock: Cloc
     count, kind = clouds_in(value, column), kind_of(column)
     state = {"state": "inline"} if isinstance(value, (np.ndarray, list)) else state_of(value)
     facts["media"].append({"name": column.name, "kind": kind, "count": count, "frame": _frame(column), **state})
+    if kind == "points" and is_mesh(value):
+        facts["media"][-1]["mesh"] = True
     counted = kind == "clouds" and count is not None and own_rate(column) in {None, clock.rate}
     return [count] if counted and count is not None else []
 
@@ -298,13 +300,13 @@ def _of_packets(decoder: Any, value: Any, kind: str) -> dict[str, Any]:
     ending = value.reference.rpartition(".")[2].lower()
     mime = _CONTAINERS.get(ending, "video/mp4")
     whole = value.first == 0 and value.count is None
-    plays = (
+    known = (
         kind == "video"
         and stream.codec in _PLAYED
         and ending in {*_CONTAINERS, value.reference.lower()}
         and decoder.bits <= 10
-        and whole
     )
+    plays = known and whole
     facts = {
         "codec": stream.codec,
         "profile": None,
@@ -312,20 +314,22 @@ def _of_packets(decoder: Any, value: Any, kind: str) -> dict[str, Any]:
         "width": width,
         "height": height,
         "start": start,
-        "end": float(_ends(decoder)[-1]) if len(decoder) else 0.0,
+        "end": float(ends_of(decoder)[-1]) if len(decoder) else 0.0,
         "b_frames": stream.reorder > 0,
         "gop": int(np.diff(decoder.starts).max()) if len(decoder.starts) > 1 else len(decoder),
         "play": "browser" if plays else "frames",
         "type": mime,
     }
+    if known and not whole:
+        facts["share"] = len(decoder) / max(1, len(decoder.packets.order))
     if plays and start > 0:  # Chromium takes the length for the end, and cuts what lies behind it
         lasts = facts["end"] - start
-        cut = int(np.searchsorted(_ends(decoder)[:-1], lasts))
+        cut = int(np.searchsorted(ends_of(decoder)[:-1], lasts))
         facts |= {"play": "tail", "browser_frames": cut}
     return facts
 
 
-def _ends(decoder: Any) -> NDArray[np.float64]:
+def ends_of(decoder: Any) -> NDArray[np.float64]:
     """[frames + 1] when each frame is shown as the container says, and when the last one ends."""
     base = decoder.time_base
     times = np.asarray(decoder.pts, np.float64) * base.numerator / base.denominator
@@ -339,7 +343,7 @@ def pts(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str
     """[frames + 1] seconds at which frames are presented, and the end of the last."""
     shows, row = shelf.row(asked)
     value = _media(shows, row, asked)
-    return _ends(value), {}
+    return ends_of(value), {}
 
 
 def _media(shows: Excerpt, row: int, asked: Parameters) -> Any:

@@ -9,7 +9,9 @@ import numpy as np
 
 from seqlake.dataset.drawing.clouds import FAR, cloud_at, drawn, has_points, origin_of, steps_of
 from seqlake.dataset.drawing.strips import READ_ERRORS
+from seqlake.dataset.reading.views import MediaView
 from seqlake.errors import MissingFileError, SchemaMismatchError
+from seqlake.media import spatial
 from seqlake.viewer.poses import PoseReading, path_of, reading_of
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.viewer.asking import Parameters
     from seqlake.viewer.tables import Shelf
+
+
+_MESHES = frozenset(["glb", "obj", "off", "ply", "stl"])
 
 
 def points(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str]]:
@@ -40,6 +45,41 @@ def points(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, 
         "X-Seqlake-Range": f"{cloud.span[0]:g},{cloud.span[1]:g}",
     }
     return np.concatenate([cloud.points, shades], axis=1).astype("<f4"), head
+
+
+def faces(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str]]:
+    """The faces of a mesh, the largest first: [n, 12] three corners and a colour; none of a cloud."""
+    shows, row = shelf.row(asked)
+    column, most = shows.schema[asked.needed("col")], asked.whole("max", 20_000, low=1, high=100_000)
+    cell = shows[shows.index_of(row)][column.name]
+    if not is_mesh(cell):
+        raise SchemaMismatchError(f"{column.name!r} holds no mesh here.")
+    mesh = spatial.load(cell.source())
+    points = np.where(np.abs(mesh.points) < FAR, mesh.points, np.nan)
+    named = mesh.faces[((mesh.faces >= 0) & (mesh.faces < len(points))).all(axis=1)]
+    corners = points[named]
+    shades = np.full((len(mesh.points), 3), 0.62) if mesh.colors is None else mesh.colors[:, :3] / 255
+    colours = shades[named].mean(axis=1)
+    areas = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1)
+    order = np.argsort(-areas, kind="stable")  # those without a place are last
+    order = order[np.isfinite(areas[order])][:most]
+    origin = origin_of(corners[order].reshape(-1, 3))
+    placed = (corners[order] - origin).reshape(len(order), 9)
+    head = {"X-Seqlake-Of": str(len(mesh.faces)), "X-Seqlake-Origin": ",".join(map(str, origin.tolist()))}
+    return np.concatenate([placed, colours[order]], axis=1).astype("<f4"), head
+
+
+def is_mesh(value: Any, /) -> bool:
+    """Whether a file may have faces, by its name and its column's type; nothing is read.
+
+    Example:
+        >>> is_mesh(None)
+        False
+    """
+    if not isinstance(value, MediaView):
+        return False
+    declared = value.column.get("format") if value.column is not None else None
+    return str(declared or value.reference.rpartition(".")[2]).lower() in _MESHES
 
 
 def clouds_in(value: Any, column: Any, /) -> int | None:

@@ -18,10 +18,11 @@ from seqlake.dataset.opening import open as open_dataset
 from seqlake.dataset.reading.cells import python_value
 from seqlake.dataset.reading.difference import diff as difference
 from seqlake.dataset.reading.excerpt import Excerpt
-from seqlake.dataset.reading.query import answers, quoted
+from seqlake.dataset.reading.query import quoted
 from seqlake.errors import QueryError, SchemaMismatchError, SeqlakeError, SequenceNotFoundError
 from seqlake.files.allowed import with_rules
 from seqlake.spec.schema import is_text
+from seqlake.viewer import apart
 from seqlake.viewer.asking import Parameters, plain
 from seqlake.windows.frames import is_clouds
 
@@ -121,10 +122,9 @@ class Shelf:
             return Excerpt.of(selection)
 
         def choose() -> Excerpt:
-            chosen = selection
-            for one in conditions:  # each by itself, so that none closes a bracket of ours
-                chosen = chosen.where(one)
-            return Excerpt.of(chosen)
+            # Each by itself, so that none closes a bracket of ours.
+            found = apart.asked(apart.kept, " ".join(conditions), selection, conditions)
+            return Excerpt.of(selection).cut(rows=found)
 
         rows: Excerpt = self.kept(("rows", self.pinned(asked), *conditions), choose)
         return rows
@@ -442,13 +442,7 @@ def sql(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     selection = shelf.of(asked)
     if asked.text("explain"):
         return {"plan": str(selection.explain(query))}
-    columns: list[tuple[str, str]] = []
-
-    def narrowed(answer: Any) -> Any:
-        columns.extend((str(name), str(kind)) for name, kind in zip(answer.columns, answer.types, strict=True))
-        return _shortened(answer.limit(limit + 1))
-
-    table = answers(Excerpt.of(selection), query, narrowed_to=narrowed)
+    table, columns = apart.asked(apart.table, query, selection, query, _narrowed, limit)
     lists = [list(map(_short, _values(table.column(at).slice(0, limit)))) for at in range(table.num_columns)]
     facts: dict[str, Any] = {
         "columns": [{"name": name, "type": kind} for name, kind in columns],
@@ -461,6 +455,10 @@ def sql(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
         ids = list(dict.fromkeys(str(one) for one in lists[names.index(key)] if one is not None))
         facts |= {"ids": ids, "where": f"{quoted(key)} IN ({', '.join(map(literal, ids))})" if ids else "FALSE"}
     return facts
+
+
+def _narrowed(answer: Any, limit: int) -> Any:
+    return _shortened(answer.limit(limit + 1))
 
 
 def _shortened(answer: Any) -> Any:

@@ -39,7 +39,9 @@ def blocks(number: int) -> NDArray[np.uint8]:
     return np.kron(small, np.ones((HEIGHT // DOWN, WIDTH // ACROSS), np.uint8))
 
 
-def film(path: Path, kind: str, frames: int, *, fps: int = 30, ticks: Sequence[int] | None = None) -> Path:
+def film(
+    path: Path, kind: str, frames: int, *, fps: int = 30, ticks: Sequence[int] | None = None, first: int = 0
+) -> Path:
     """Write frames 0, 1, 2, ... as a film.
 
     Args:
@@ -48,6 +50,7 @@ def film(path: Path, kind: str, frames: int, *, fps: int = 30, ticks: Sequence[i
         frames: How many.
         fps: Frames per second, of a constant rate.
         ticks: When each frame is shown, in 1/600 s; instead of a constant rate.
+        first: What the first frame says.
     """
     encoder, container, pixels, options = CODECS[kind]
     place = path.with_suffix(f".{container}")
@@ -60,7 +63,7 @@ def film(path: Path, kind: str, frames: int, *, fps: int = 30, ticks: Sequence[i
         stream.codec_context.thread_count = 1
         stream.time_base = stream.codec_context.time_base = base
         for number, at in zip(range(frames), shown, strict=True):
-            picture = av.VideoFrame.from_ndarray(blocks(number), format="gray").reformat(format=pixels)
+            picture = av.VideoFrame.from_ndarray(blocks(first + number), format="gray").reformat(format=pixels)
             picture.pts, picture.time_base = at, base
             file.mux(stream.encode(picture))
         file.mux(stream.encode(None))

@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.formats.l5kit.conftest import drives
+from tests.formats.l5kit.conftest import write as write_drives
+from tests.viewer import street
+from tests.viewer.browser import films
 from tests.viewer.browser.films import ACROSS, DOWN
 from tests.viewer.browser.viewing import FILMS, STEPS, frame_of
 
@@ -202,4 +206,72 @@ def test_a_long_signal_keeps_its_spikes(browser: Any, tmp_path: Path) -> None:
     page.open("seq?id=a&dims=x:4")
     page.page.locator('[data-panel="x"] .badge', has_text="envelope").wait_for()
     page.page.wait_for_function("() => document.querySelectorAll('[data-panel] .legend-row').length > 0")
+    page.close()
+
+
+def test_a_film_is_cut_out_of_a_file_that_others_share(browser: Any, tmp_path: Path) -> None:
+    ds = sl.create(tmp_path / "films", {name: sl.Video(fps=30) for name in ("h264", "b_frames")})
+    with ds.writer() as writer:
+        for name, first in (("a", 0), ("b", 100)):
+            made = {
+                kind: sl.File(films.film(tmp_path / f"{name}{kind}", kind, 40, first=first))
+                for kind in ("h264", "b_frames")
+            }
+            writer.add(name, **made)
+    sl.convert(sl.open(tmp_path / "films"), tmp_path / "shared", to="lerobot")
+    source = sl.scan(tmp_path / "shared")
+    names = [name for name, column in source.schema.items() if column.medium == "video"]
+    assert len({source[number][names[0]].location for number in range(2)}) == 1
+    done = sl.view(source[1:2], export=tmp_path / "out")
+    assert not list(done.folder.glob("media/*-[0-9]*.jpg"))
+    page = Opened(browser, done.index.as_uri())
+    for step in (0, 17, 39):
+        page.open(f"seq?id={source[1].id}&f={step}")
+        assert page.rest(2) == step
+        for name in names:
+            for _ in range(20):
+                if page.number(name) == 100 + step:
+                    break
+                page.page.wait_for_timeout(100)
+            assert page.number(name) == 100 + step
+    page.close()
+
+
+def test_a_mesh_is_drawn_by_its_faces(browser: Any, tmp_path: Path) -> None:
+    pytest.importorskip("trimesh")
+    ds = sl.create(tmp_path / "parts", {"part": sl.Spatial3D()})
+    with ds.writer() as writer:
+        writer.add("a", part=sl.File(street.box(tmp_path / "box.obj")))
+    done = sl.view(sl.open(tmp_path / "parts"), export=tmp_path / "out")
+    page = Opened(browser, done.index.as_uri())
+    page.open("seq?id=a")
+    tile = page.page.locator('[data-tile="part"]')
+    tile.get_by_text("12 faces").wait_for()
+    page.page.wait_for_timeout(200)
+    canvas = np.asarray(Image.open(io.BytesIO(tile.locator("canvas").screenshot())).convert("L"), int)
+    sides = np.bincount(canvas.ravel(), minlength=256)
+    assert (np.sort(sides)[-4:] > 0.01 * canvas.size).all()  # the ground, and three sides that the light meets unlike
+    page.close()
+
+
+def test_clouds_paths_and_scenes_are_drawn(browser: Any, tmp_path: Path) -> None:
+    street.make(tmp_path / "street", steps=8, across=120, size=(64, 48))
+    done = sl.view(sl.open(tmp_path / "street"), "street", export=tmp_path / "out")
+    page = Opened(browser, done.index.as_uri())
+    page.open("seq?id=street&f=3")
+    page.page.locator('[data-tile="lidar"][data-shown="3"]').wait_for()
+    page.page.locator('[data-tile="ego_pose map"][data-pose="3"][data-shown="0"]').wait_for()
+    assert "points" in page.page.locator('[data-tile="lidar"]').inner_text()
+    page.page.keyboard.press("End")
+    page.page.locator('[data-tile="lidar"][data-shown="7"]').wait_for()
+    page.close()
+    pytest.importorskip("numcodecs")
+    write_drives(tmp_path / "drive.zarr", drives(frames=12, agents=9))
+    scene = sl.scan(tmp_path / "drive.zarr")[0:1]
+    done = sl.view(scene, export=tmp_path / "above")
+    page = Opened(browser, done.index.as_uri())
+    page.open(f"seq?id={scene[0].id}&f=4")
+    page.page.locator('[data-tile="scene"][data-shown="4"]').wait_for()
+    page.page.keyboard.press("ArrowRight")
+    page.page.locator('[data-tile="scene"][data-shown="5"]').wait_for()
     page.close()

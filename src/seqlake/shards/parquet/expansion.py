@@ -34,6 +34,7 @@ BATCH = 64 << 20
 """Bytes of a batch of more than one row, where averages do not bound it."""
 
 _LENGTH = Struct("<I").unpack_from
+_PART = 1 << 16  # entries that are looked at together
 _FURTHEST = 64  # times the limit, in one row group: what is streamed has an end
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _DECIMAL = 32  # bytes of the widest of Arrow
@@ -158,6 +159,9 @@ def _longest(chunk: ColumnChunk, data: memoryview, pages: Sequence[Page]) -> int
         held = _unpacked(chunk, data[page.body : page.stop], page.uncompressed)
         if held is None:
             return page.uncompressed
+        if (length := _common(held)) is not None:
+            longest = max(longest, length)
+            continue
         at, last = 0, len(held) - 4
         while at <= last:
             (length,) = _LENGTH(held, at)
@@ -165,6 +169,18 @@ def _longest(chunk: ColumnChunk, data: memoryview, pages: Sequence[Page]) -> int
             if length > longest:  # noqa: PLR1730 - a call for each of a hundred thousand entries
                 longest = length
     return longest
+
+
+def _common(held: bytes | memoryview) -> int | None:
+    """The length of all entries of a dictionary, where they have one: of a million ids it is not worth a loop."""
+    if len(held) < 4:
+        return None
+    (length,) = _LENGTH(held, 0)
+    if len(held) % (4 + length):
+        return None
+    heads = np.frombuffer(held, np.uint8).reshape(-1, 4 + length)[:, :4]
+    parts = (heads[at : at + _PART] for at in range(0, len(heads), _PART))  # a dictionary may be large
+    return int(length) if all((part == heads[0]).all() for part in parts) else None
 
 
 def _unpacked(chunk: ColumnChunk, data: memoryview, size: int) -> bytes | memoryview | None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _BATCH = 16 << 20  # bytes of a batch, about
 _MOST_VALUES = 1 << 26  # values of a batch, whatever the encoding makes of them
 _MOST_ROWS = 1 << 16  # rows of a batch
+_BEGINNING = 8  # a row group's first eighth is its beginning
 _KEPT = 256 << 20  # bytes of decoded row groups kept between calls that ask for rows
 
 
@@ -130,6 +131,7 @@ class ParquetReader:
         self._held: dict[str, HeldFiles] = {}
         self._fits: dict[tuple[int, tuple[int, ...]], int] = {}
         self._decoded: dict[tuple[int, tuple[str, ...]], list[pa.RecordBatch]] = {}
+        self._begun: set[tuple[int, tuple[str, ...]]] = set()
 
     @Kept
     def footer(self) -> Footer:
@@ -414,12 +416,15 @@ class ParquetReader:
             return
         kept: list[pa.RecordBatch] = []
         nbytes = rows = 0
+        # The first page of a table is often all that is asked for: the rest is decoded when a group is asked for again.
+        whole = key in self._begun or last * _BEGINNING >= self.footer.group_rows[group]
+        self._begun.add(key)
         for batch in self._decode(group, names, self._batch_rows(group, names)):
             nbytes += batch.nbytes
             rows += batch.num_rows
             kept = [*kept, batch] if nbytes <= _KEPT else []
             yield batch
-            if nbytes > _KEPT and rows > last:
+            if rows > last and (nbytes > _KEPT or not whole):
                 return
         if nbytes <= _KEPT:
             self._decoded[key] = kept

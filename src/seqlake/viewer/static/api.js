@@ -150,6 +150,8 @@ export async function inMemory(place) {
 
 /* --- an exported page: everything is in scripts beside it --- */
 
+/** What an export answers in one way, however it is asked for. */
+const ALONE = { "api/signal": ["start", "stop", "points", "dims"], "api/points": ["max", "color"], "api/poses": ["max"], "api/faces": ["max"] };
 const scripts = new Map();
 
 function script(place) {
@@ -173,18 +175,29 @@ async function exportedReply(path, parameters = {}) {
   const place = id !== undefined && id !== null ? member(exported.sequences, id) : member(exported.rows, String(row));
   const reply = member(exported.replies, path) ?? (place && member(await script(place), path));
   if (reply === undefined) throw new ApiError(404, { code: "export", message: "this is not part of the export" });
-  return reply;
+  return reply?.script ? member(await script(reply.script), path) : reply; /* what is large has a script of its own */
 }
 
 async function exportedArray(route, parameters) {
   const asked = { ...parameters };
-  if (route === "api/signal") for (const name of ["start", "stop", "points", "dims"]) delete asked[name];
+  for (const name of ALONE[route] ?? []) delete asked[name];
   const reply = await exportedReply(address(route, asked), parameters);
   const facts = typeof reply === "string" ? { npy: reply } : reply;
   const whole = parseNpy(fromBase64(facts.npy));
   const array = parameters.dims ? someDims(whole, String(parameters.dims).split(",").map(Number)) : whole;
   const length = facts.length ?? array.shape[0];
-  return { array, length, start: 0, stop: length, envelope: facts.envelope === true, of: facts.of ?? null, rate: facts.rate ?? null, seconds: facts.seconds ?? null };
+  return { ...facts, array, length, start: 0, stop: length, envelope: facts.envelope === true, of: facts.of ?? null, rate: facts.rate ?? null, seconds: facts.seconds ?? null };
+}
+
+/** Of an export: which of the numbers that it holds stands for `k`; all are there where it names none. */
+export function heldAt(numbers, k) {
+  if (!numbers) return k;
+  let low = -1;
+  for (let high = numbers.length; high - low > 1;) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] <= k) low = middle; else high = middle;
+  }
+  return low < 0 ? -1 : numbers[low];
 }
 
 /* --- so that a table of many columns does not ask everything at once --- */

@@ -222,8 +222,8 @@ export function DatasetPage({ dataset, query, keys }) {
         <th class="id-head"><${Head} column=${dataset.columns.find((column) => column.name === dataset.id_column) ?? { name: dataset.id_column ?? "row", kind: "text" }} filter=${filter} onSort=${sortBy} /></th>
         ${columns.map((column) => html`<th key=${column.name} class=${`kind-${column.kind}`} aria-sort=${filter.order === column.name ? (filter.desc ? "descending" : "ascending") : undefined}>
           <${Head} column=${column} filter=${filter} onSort=${sortBy} />
-          ${SCALARS.has(column.kind) && column.filter && !exported && html`<${Histogram} col=${column.name} filter=${filter} onPress=${(where) => setFilter({ ...filter, where: withCondition(filter.where, where) || null })} />`}
-          ${column.kind === "signal" && !exported && html`<${Histogram} col=${`length:${column.name}`} filter=${filter} onPress=${(where) => setFilter({ ...filter, where: withCondition(filter.where, where) || null })} />`}
+          ${SCALARS.has(column.kind) && column.filter && !exported && html`<${Histogram} col=${column.name} filter=${filter} ready=${Boolean(asked.value ?? asked.error)} onPress=${(where) => setFilter({ ...filter, where: withCondition(filter.where, where) || null })} />`}
+          ${column.kind === "signal" && !exported && html`<${Histogram} col=${`length:${column.name}`} filter=${filter} ready=${Boolean(asked.value ?? asked.error)} onPress=${(where) => setFilter({ ...filter, where: withCondition(filter.where, where) || null })} />`}
         </th>`)}</tr></thead>
         <tbody>${rows.map((row, i) => html`<${Row} key=${row.row} row=${row} columns=${columns} filter=${filter} spark=${spark} files=${files} labels=${labels}
           picked=${picked.some((one) => one.row === row.row)} onPick=${() => pick(row)} current=${i === current} />`)}</tbody></table>

@@ -66,7 +66,7 @@ export function FilterBar({ filter, onFilter, fieldRef, columns, matched, total,
       ${sql && html`<button type="submit" class="button primary">Filter</button>`}
     </form>
     <div class="filter-state">
-      <span role="status"><b data-matched=${matched}>${matched ?? "…"}</b>${total !== null && matched !== total ? ` of ${total}` : ""} sequences${ms ? html` <span class="quiet">in ${ms}</span>` : ""}</span>
+      <span role="status"><b data-matched=${matched}>${matched ?? "…"}</b>${total !== null && matched !== total ? ` of ${total}` : ""} ${(total ?? matched) === "1" ? "sequence" : "sequences"}${ms ? html` <span class="quiet">in ${ms}</span>` : ""}</span>
       ${pieces.map((piece) => html`<button type="button" class="chip on" key=${piece} title="Take this condition away" onClick=${() => onFilter({ ...filter, where: withCondition(filter.where, piece) || null })}>
         <code>${piece}</code> <${Icon} name="close" size=${11} /></button>`)}
       ${filter.q && sql && html`<button type="button" class="chip on" title="Take the search away" onClick=${() => onFilter({ ...filter, q: null })}>“${filter.q}” <${Icon} name="close" size=${11} /></button>`}

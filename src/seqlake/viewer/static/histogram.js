@@ -8,13 +8,14 @@ import { grouped, short } from "./words.js";
 /* Of a number, the number; of a moment, its day. */
 function end(value) { return typeof value === "string" ? value.slice(0, 10) : short(value); }
 
-export function Histogram({ col, filter, onPress }) {
+/** `ready`: the rows have come; what all rows are counted for does not keep them waiting. */
+export function Histogram({ col, filter, ready, onPress }) {
   const ref = useRef(null);
   const seen = useSeen(ref, "50px");
   const [hover, setHover] = useState(null);
-  const { value, error } = useLoaded((signal) => (seen
+  const { value, error } = useLoaded((signal) => (seen && ready
     ? queued(() => (signal.aborted ? Promise.resolve(null) : getJson("api/histogram", { col, where: filter.where, q: filter.q, bins: 20 }, signal))) : null),
-  [seen, col, filter.where, filter.q]);
+  [seen && ready, col, filter.where, filter.q]);
   const on = new Set(conditionsOf(filter.where));
   const bins = value?.bins ?? [];
   const most = Math.max(1, ...bins.map((bin) => bin.count));

@@ -6,6 +6,14 @@ import { short } from "./words.js";
 
 const uPlot = globalThis.uPlot;
 
+/** Texts of an axis: short, and of values that differ too little for that, how far they are from the first. */
+function tickTexts(ticks) {
+  const few = (text) => text.replace(/\.?0*e\+?/, "e");
+  const texts = ticks.map((tick) => few(short(tick)));
+  if (new Set(texts).size === texts.length) return texts;
+  return ticks.map((tick, i) => (i ? `+${few(short(tick - ticks[0]))}` : texts[0]));
+}
+
 /** How far the left axis reaches in; the scrubber lines up with the plots by it. */
 export const GUTTER = 52;
 
@@ -121,7 +129,7 @@ export function Curves({ player, view, xs, curves, height = 150, ends = null, sp
       },
       axes: [
         { ...axis, size: bare ? 0 : 22, show: !bare, values: (u, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? String(tick) : "")) },
-        { ...axis, size: GUTTER, values: (u, ticks) => ticks.map(short) },
+        { ...axis, size: GUTTER, values: (u, ticks) => tickTexts(ticks) },
       ],
       series: [{}, ...curves.map((curve) => ({
         stroke: curve.colour, dash: curve.dash?.length ? curve.dash : undefined, width: curve.width ?? 1.5, points: { show: false },

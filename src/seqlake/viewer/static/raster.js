@@ -51,6 +51,19 @@ export function packed(columns, [low, high]) {
   return out;
 }
 
+/** Colours of faces, packed: each as light as it is turned to or from a light above the left shoulder. */
+export function shaded(columns) {
+  const out = new Uint32Array(columns[0].length);
+  for (let i = 0; i < out.length; i += 1) {
+    const [ux, uy, uz, vx, vy, vz] = [3, 4, 5, 6, 7, 8].map((k) => columns[k][i] - columns[k % 3][i]);
+    const [nx, ny, nz] = [uy * vz - uz * vy, uz * vx - ux * vz, ux * vy - uy * vx];
+    const light = 0.45 + 0.55 * Math.abs((-0.36 * nx - 0.48 * ny + 0.8 * nz) / (Math.hypot(nx, ny, nz) || 1));
+    const [r, g, b] = [9, 10, 11].map((k) => Math.round(Math.min(1, columns[k][i] * light) * 255));
+    out[i] = (255 << 24) | (b << 16) | (g << 8) | r;
+  }
+  return out;
+}
+
 /** Which part of the ramp has contrast: not its darkest on dark, not its lightest on light. */
 function rampPart() { return isDark() ? [44, 211] : [0, 214]; }
 
@@ -107,6 +120,37 @@ export class Raster {
       for (let row = top; row < top + size; row += 1) {
         for (let at = row * wide + left, end = at + size; at < end; at += 1) {
           if (deep < depths[at]) { depths[at] = deep; pixels[at] = colour; }
+        }
+      }
+    }
+  }
+
+  /** Faces `[n, 12]`: three corners and a colour, shaded by how much they look at the light; `shades`: as `shaded` gives them. */
+  faces(projection, { columns, shades, origin }, ratio) {
+    const { pixels, depths } = this;
+    const wide = this.canvas.width;
+    const tall = this.canvas.height;
+    const [a, b, c] = [[], [], []];
+    for (let i = 0; i < shades.length; i += 1) {
+      let behind = false;
+      [a, b, c].forEach((corner, k) => {
+        const [x, y, deep, scale] = projection.at(columns[3 * k][i] + origin[0], columns[3 * k + 1][i] + origin[1], columns[3 * k + 2][i] + origin[2]);
+        behind ||= scale === 0;
+        [corner[0], corner[1], corner[2]] = [x * ratio, y * ratio, deep];
+      });
+      const area = (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0]);
+      if (behind || area === 0 || !Number.isFinite(area)) continue;
+      const [left, right] = [Math.max(0, Math.ceil(Math.min(a[0], b[0], c[0]))), Math.min(wide - 1, Math.floor(Math.max(a[0], b[0], c[0])))];
+      const [top, below] = [Math.max(0, Math.ceil(Math.min(a[1], b[1], c[1]))), Math.min(tall - 1, Math.floor(Math.max(a[1], b[1], c[1])))];
+      for (let y = top; y <= below; y += 1) {
+        for (let x = left; x <= right; x += 1) {
+          const u = ((b[0] - x) * (c[1] - y) - (b[1] - y) * (c[0] - x)) / area;
+          const v = ((c[0] - x) * (a[1] - y) - (c[1] - y) * (a[0] - x)) / area;
+          const w = 1 - u - v;
+          if (u < 0 || v < 0 || w < 0) continue;
+          const deep = u * a[2] + v * b[2] + w * c[2];
+          const at = y * wide + x;
+          if (deep < depths[at]) { depths[at] = deep; pixels[at] = shades[i]; }
         }
       }
     }

@@ -1,7 +1,7 @@
 /** A drive seen from above: the car in the middle, agents as boxes that point where they look, what traffic lights show. */
 
 import { html, useEffect, useRef, useState, useWidth, Icon, IconButton } from "./ui.js";
-import { getArray, getJson } from "./api.js";
+import { getArray, getJson, heldAt } from "./api.js";
 import { css, dimColour } from "./palette.js";
 import { State } from "./tiles.js";
 import { followPointerTurn } from "./turning.js";
@@ -28,7 +28,7 @@ function useScene(seqKey, media, player, stepOf, clock, onScene, onError) {
     let asking = false;
     let map = null;
     const kept = new Map();
-    const numberAt = (step) => { const own = stepOf(step); return own < 0 || !map ? own : map[own] ?? -1; };
+    const numberAt = (step) => { const own = stepOf(step); return heldAt(media.exported, own < 0 || !map ? own : map[own] ?? -1); };
     const look = async () => {
       if (closed) return;
       const wanted = numberAt(player.step);

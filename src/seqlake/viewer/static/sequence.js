@@ -173,8 +173,8 @@ function Sequence({ sequence, seqKey, dataset, query, filter, place, clock, onCl
   const spans = useMemo(() => spansNow, [spansKey, theme]);
   const flag = draftOf(id).flag ?? committed.flag ?? false;
 
-  const spaces = useMemo(() => (aligns && !exported ? spacesOf(sequence, aligns) : NONE), [sequence, aligns]);  // an export has none of their data
-  const scenes = exported ? [] : sequence.media.filter((one) => one.kind === "scene");
+  const spaces = useMemo(() => (aligns ? spacesOf(sequence, aligns) : NONE), [sequence, aligns]);
+  const scenes = sequence.media.filter((one) => one.kind === "scene");
   const sounds = sequence.media.filter((one) => one.kind === "audio");
   const images = sequence.media.filter((one) => one.kind === "image");
   const shownFilms = films.filter((film) => !videos || videos.includes(film.name));

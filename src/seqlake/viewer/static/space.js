@@ -1,12 +1,12 @@
 /** Views in three dimensions: paths of poses with the pose at the playhead, clouds of points that follow it. */
 
 import { html, useEffect, useLoaded, useMemo, useRef, useState, useWidth, Icon, IconButton, Spinner } from "./ui.js";
-import { getArray } from "./api.js";
+import { getArray, heldAt } from "./api.js";
 import { columnsOf } from "./npy.js";
 import { css, dimColour } from "./palette.js";
 import { placement } from "./signals.js";
 import { State } from "./tiles.js";
-import { Projection, Raster, extentOf, packed, rampGradient } from "./raster.js";
+import { Projection, Raster, extentOf, packed, rampGradient, shaded } from "./raster.js";
 import { followPointerTurn } from "./turning.js";
 import { grouped, plural, short } from "./words.js";
 
@@ -88,7 +88,7 @@ class CloudTrack {
     const own = this.stepOf(step);
     if (own < 0) return -1;
     const k = this.map ? this.map[own] ?? -1 : own;
-    return k < (this.media.count ?? Infinity) ? k : -1;
+    return k < (this.media.count ?? Infinity) ? heldAt(this.media.exported, k) : -1;
   }
 
   colourBy(by) {
@@ -121,6 +121,15 @@ class CloudTrack {
     this.onChange(this);
   }
 
+  /** Of a file that has none, none. */
+  async faces() {
+    try {
+      const { array, origin, of } = await getArray("api/faces", { ...this.seqKey, col: this.media.name, max: MOST });
+      const columns = columnsOf(array);
+      return array.shape[0] ? { columns, shades: shaded(columns), origin: origin ?? HERE, of } : null;
+    } catch { return null; }
+  }
+
   async ask(k) {
     if (this.asking || this.closed) return;
     this.asking = true;
@@ -129,7 +138,8 @@ class CloudTrack {
     try {
       const reply = await getArray("api/points", { ...this.seqKey, col: this.media.name, k: this.media.kind === "clouds" ? k : undefined, max: MOST, color: by });
       const columns = columnsOf(reply.array);
-      held = { cloud: { columns, origin: reply.origin ?? HERE, span: reply.span ?? [0, 1], by: reply.by, choices: reply.choices, of: reply.of ?? 0, lost: reply.lost ?? 0, count: reply.array.shape[0] } };
+      const mesh = this.media.mesh ? await this.faces() : null;
+      held = { cloud: { mesh, columns, origin: reply.origin ?? HERE, span: reply.span ?? [0, 1], by: reply.by, choices: reply.choices, of: reply.of ?? 0, lost: reply.lost ?? 0, count: reply.array.shape[0] } };
     } catch (error) {
       held = { error };
     }
@@ -192,7 +202,7 @@ export function SpaceTile({ seqKey, space, player, theme, clock, stepOf = same, 
   const { value: paths, error } = usePaths(seqKey, asked, theme, colour);
   const tracks = useClouds(seqKey, good, player, clock, stepOf, (track) => {
     const { media, held, k } = track;
-    const about = held?.error ? { error: held.error } : held?.cloud ? { by: held.cloud.by, span: held.cloud.span, choices: held.cloud.choices, of: held.cloud.of, count: held.cloud.count, lost: held.cloud.lost } : { none: true };
+    const about = held?.error ? { error: held.error } : held?.cloud ? { by: held.cloud.by, span: held.cloud.span, choices: held.cloud.choices, mesh: held.cloud.mesh, of: held.cloud.of, count: held.cloud.count, lost: held.cloud.lost } : { none: true };
     if (figure.current) figure.current.dataset.shown = String(k);
     setHeads((old) => ({ ...old, [media.name]: about }));
     drawRef.current();
@@ -222,7 +232,7 @@ export function SpaceTile({ seqKey, space, player, theme, clock, stepOf = same, 
         raster.clear();
         for (const cloud of held) {
           if (cloud.theme !== theme) { cloud.colours = packed(cloud.columns, cloud.span); cloud.theme = theme; }
-          raster.points(projection, cloud, ratio);
+          if (cloud.mesh) raster.faces(projection, cloud.mesh, ratio); else raster.points(projection, cloud, ratio);
         }
         raster.onto(c, wide, tall);
       }
@@ -270,7 +280,8 @@ export function SpaceTile({ seqKey, space, player, theme, clock, stepOf = same, 
 }
 
 function CloudFacts({ name, head, onColour }) {
-  const { by, span, choices, of, count, lost } = head;
+  const { by, span, choices, mesh, of, count, lost } = head;
+  if (mesh) return html`<span class="quiet tile-frame" title="The largest are drawn">${mesh.columns[0].length < mesh.of ? `${grouped(mesh.columns[0].length)} of ` : ""}${plural(mesh.of, "face")} · ${plural(of, "point")}</span>`;
   const exact = of > count + lost ? `${grouped(count)} of ${plural(of, "point")}` : plural(count, "point");
   return html`<span class="quiet tile-frame" title=${lost ? `${grouped(lost)} of them have no place (NaN or infinite)` : "One of each of so many even parts of the file is drawn"}>${exact}${lost ? ` · ${grouped(lost)} without a place` : ""}</span>
     <label class="cloud-colour"><span class="sr">colour of ${name}</span><select value=${by} onChange=${(event) => onColour(event.target.value)}>${choices.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>
