@@ -171,10 +171,13 @@ class _FileLook:
         """Row by row; fewer than there are where the shard cannot be read, which the walk itself meets."""
         schema, source = self.selection.schema, self.selection.source
         facts: list[dict[str, CellFacts]] = []
+        of_files = [name for name, one in schema.items() if one.category in ("file", "frames") or one.inline]
         stored = as_stored(task.shard, schema)
         try:
-            misfits = {name for name, _ in _misfits(stored, list(schema.names))}
-            names = [name for name in schema.names if name not in misfits]
+            misfits = {name for name, _ in _misfits(stored, of_files)} if of_files else set()
+            names = [name for name in of_files if name not in misfits]
+            if not names:  # signals are the walk's, and may be large
+                return [{} for _ in range(task.start, task.stop)]
             place = replace(file_context(self.selection, self.reported), copied=_copied(source, task.shard.key))
             rows = Rows(stored, np.arange(task.start, task.stop, dtype=np.int64))
             batches = (Batch(rows=batch, schema=schema) for batch in one_shard(rows, names))
