@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from seqlake.dataset.similarity.vectors import LENGTHS, PLAIN, Lengths, ShardVectors, norms_of, scaled_of, units_of
+from seqlake.dataset.similarity.vectors import (
+    LENGTHS,
+    PLAIN,
+    ShardVectors,
+    VectorLengths,
+    norms_of,
+    scaled_of,
+    units_of,
+)
 from seqlake.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -211,7 +219,7 @@ def _keys(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, float, NDArr
     return products, slack, odd
 
 
-def _products(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, Lengths]:
+def _products(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, VectorLengths]:
     """[Q, n] products with the vectors of length 1 that are asked for; the lengths [n] of the others."""
     known = LENGTHS.get(piece.key)
     norms = np.empty(len(piece.rows) if known is None else 0)
@@ -228,6 +236,6 @@ def _products(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, Lengths]
         else:
             np.matmul(unit, block.T, out=products[:, some])
     if known is None:
-        known = Lengths.of(norms)
+        known = VectorLengths.of(norms)
         LENGTHS.keep(piece.key, known)
     return products, known

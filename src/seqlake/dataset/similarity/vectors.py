@@ -32,7 +32,7 @@ _BLOCK = 512 << 10  # bytes that are looked at while they are in the cache
 _SCATTERED = 8  # rows that lie together on average; where there are fewer they are copied together first
 _KEPT_NORMS = 128 << 20  # bytes of lengths of vectors that a process keeps
 PLAIN = (1e-12, 1e12)
-"""Lengths of vectors whose products and squares float32 holds without loss."""
+"""VectorLengths of vectors whose products and squares float32 holds without loss."""
 
 
 class VectorPiece(Protocol):
@@ -243,7 +243,7 @@ def shard_vectors(source: Excerpt, column: str, /) -> list[ShardVectors]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lengths:
+class VectorLengths:
     """The lengths of the vectors of a piece, and what is asked of them each time.
 
     Attributes:
@@ -257,7 +257,7 @@ class Lengths:
     plain: NDArray[np.bool_] | None
 
     @classmethod
-    def of(cls, norms: NDArray[np.float64]) -> Lengths:
+    def of(cls, norms: NDArray[np.float64]) -> VectorLengths:
         """With what follows from them."""
         plain = (norms > PLAIN[0]) & (norms < PLAIN[1])
         return cls(norms, float(norms[plain].max(initial=0.0)), None if plain.all() else plain)
@@ -265,15 +265,15 @@ class Lengths:
 
 @dataclass(slots=True)
 class _Kept:
-    """Lengths by the keys of their pieces; what was kept longest ago is let go first."""
+    """VectorLengths by the keys of their pieces; what was kept longest ago is let go first."""
 
-    kept: OrderedDict[object, Lengths] = field(default_factory=OrderedDict)
+    kept: OrderedDict[object, VectorLengths] = field(default_factory=OrderedDict)
 
-    def get(self, key: object) -> Lengths | None:
+    def get(self, key: object) -> VectorLengths | None:
         """Those of a piece."""
         return None if key is None else self.kept.get(key)
 
-    def keep(self, key: object, lengths: Lengths) -> None:
+    def keep(self, key: object, lengths: VectorLengths) -> None:
         """Remember those of a piece."""
         # No lock, which a fork could leave taken: single operations of a dict are atomic.
         if key is None:
