@@ -32,7 +32,7 @@ _BLOCK = 512 << 10  # bytes that are looked at while they are in the cache
 _SCATTERED = 8  # rows that lie together on average; where there are fewer they are copied together first
 _KEPT_NORMS = 128 << 20  # bytes of lengths of vectors that a process keeps
 PLAIN = (1e-12, 1e12)
-"""VectorLengths of vectors whose products and squares float32 holds without loss."""
+"""Lengths of vectors whose products and squares float32 holds without loss."""
 
 
 class VectorPiece(Protocol):
@@ -265,7 +265,7 @@ class VectorLengths:
 
 @dataclass(slots=True)
 class _Kept:
-    """VectorLengths by the keys of their pieces; what was kept longest ago is let go first."""
+    """Lengths by the keys of their pieces; what was kept longest ago is let go first."""
 
     kept: OrderedDict[object, VectorLengths] = field(default_factory=OrderedDict)
 
