@@ -12,6 +12,7 @@ from seqlake.protocols import ShardReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import pyarrow as pa
@@ -646,3 +647,20 @@ class ForDevices(Protocol):
     """It is taken unasked for these devices only."""
 
     DEVICES: Sequence[str]
+
+
+# ---- executors
+@runtime_checkable
+class KeepsWorkers(Protocol):
+    """Its workers can serve several runs, so that they start once for all passes of a verb."""
+
+    def kept(self) -> AbstractContextManager[Any]:
+        """Within the block an executor whose workers stay from one run to the next."""
+
+
+@runtime_checkable
+class StartsWorkers(Protocol):
+    """Its workers start while whoever asks still plans."""
+
+    def expect(self, count: int, /) -> None:
+        """So many tasks will come, about."""

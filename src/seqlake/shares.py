@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from seqlake.errors import SeqlakeError
-from seqlake.executors import executor_of, in_order, numbered
+from seqlake.executors import executor_of, expect, in_order, kept, numbered
 from seqlake.files.locations import is_local, local_path
 from seqlake.packing import pack, unpack
 
@@ -161,6 +161,9 @@ class RecordedRun:
     Args:
         how: Which of the three.
         identity: What must be equal in all processes.
+
+    Attributes:
+        executor: What runs the tasks.
     """
 
     def __init__(self, how: _Folder, identity: Mapping[str, Any], /) -> None:
@@ -177,6 +180,7 @@ class RecordedRun:
         self._divided = True
         self.goes_on = False
         self._of = how.of if isinstance(how, Share) else 1
+        self.executor = executor_of(how.on)
         if (self.folder / _FINISHED).exists():
             raise Ended(
                 f"The run of {self.folder} is over: nothing is left to do. Give another folder for another run."
@@ -210,10 +214,10 @@ class RecordedRun:
                 "a dataset that nobody changes meanwhile.",
             )
 
-    @property
-    def executor(self) -> Executor:
-        """What runs the tasks."""
-        return executor_of(self._how.on)
+    def expect(self, count: int, /) -> None:
+        """So many tasks will come, about: workers start meanwhile, where there are."""
+        if not isinstance(self._how, Finish):
+            expect(self.executor, count // self._of)
 
     def agree(
         self,
@@ -425,8 +429,10 @@ def begun(
 ) -> Iterator[E]:
     """Within the block an executor that keeps receipts is for one run; after it, they have served.
 
+    Workers stay for all passes of the block, whatever executor it is (`executors.kept`).
+
     Args:
-        executor: Any; all others are handed on as they are.
+        executor: Any; one without receipts is only kept.
         verb: What runs.
         identity: What must be equal in all processes: plain values, others by their `repr`; functions are called.
         goes_on: Whether more passes follow a first one, whose tasks need what that gave; then `stop` comes before what
@@ -437,18 +443,23 @@ def begun(
         ...     in_order(executor, abs, [-1])
         [1]
     """
-    if not isinstance(executor, _Folder):
+    if executor is None:
         yield executor
+        return
+    if not isinstance(executor, _Folder):
+        with kept(executor) as stays:
+            yield stays  # type: ignore[misc]
         return
     given = {name: one() if callable(one) else one for name, one in (identity or {}).items()}
     run = executor.begin({"verb": verb, **{name: _plain(one) for name, one in given.items()}})
     run.goes_on = goes_on
     try:
-        yield run  # type: ignore[misc]
+        with kept(run.executor) as run.executor:
+            yield run  # type: ignore[misc]
     except SeqlakeError as error:
         if isinstance(executor, Resumable) and run.folder.is_dir():
-            kept = f"Finished tasks are kept in {run.folder}: the same call goes on from there."
-            error.hint = f"{error.hint} {kept}" if error.hint else kept
+            hint = f"Finished tasks are kept in {run.folder}: the same call goes on from there."
+            error.hint = f"{error.hint} {hint}" if error.hint else hint
         raise
     run.close()
 

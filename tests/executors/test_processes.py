@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import seqlake as sl
 from seqlake.errors import SeqlakeError, UnknownPluginError
-from seqlake.executors import executor_of
+from seqlake.executors import executor_of, expect, in_order, kept, processes
 from seqlake.executors.processes import Processes
 from seqlake.executors.ray import Ray
+from seqlake.shares import Resumable
 from seqlake.testing.executors import ExecutorTests
 
 
@@ -33,6 +38,57 @@ class TestProcesses(ExecutorTests):
 def test_a_worker_that_is_killed_is_an_error_of_ours() -> None:
     with pytest.raises(SeqlakeError, match="killed from outside"):
         Processes(workers=2).run(killed, [1, 2, 3], done=lambda *_: None, tick=lambda: None)
+
+
+def who(number: int) -> tuple[int, int]:
+    time.sleep(0.05)  # so that each worker has some
+    return number, os.getpid()
+
+
+def times(number: int, *, by: int) -> tuple[int, int]:
+    return by * number, os.getpid()
+
+
+def test_workers_stay_for_the_next_run() -> None:
+    """Whose function they get; after a failure there are others, and more where more are of use."""
+    with kept(Processes(workers=3)) as executor:
+        expect(executor, 2)
+        first = in_order(executor, who, [1, 2])
+        second = in_order(executor, partial(times, by=10), [1, 2])
+        assert [number for number, _ in first] == [1, 2]
+        assert [number for number, _ in second] == [10, 20]
+        pids = {pid for _, pid in first}
+        assert len(pids | {pid for _, pid in second}) == 2
+        assert os.getpid() not in pids
+        with pytest.raises(SeqlakeError, match="killed from outside"):
+            in_order(executor, killed, [1, 2])
+        third = in_order(executor, who, range(12))
+        assert [number for number, _ in third] == [*range(12)]
+        assert len({pid for _, pid in third}) <= 3
+        assert not pids & {pid for _, pid in third}
+        assert in_order(executor, who, [1]) == [(1, os.getpid())]
+
+
+def test_all_passes_of_a_verb_have_the_same_workers(tmp_path: Path, monkeypatch) -> None:
+    """Of statistics: moments, then quantiles in two passes; with receipts, too."""
+    pools: list[int] = []
+
+    class Counted(processes.ProcessPoolExecutor):
+        def __init__(self, count: int, **options: object) -> None:
+            pools.append(count)
+            super().__init__(count, **options)
+
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Counted)
+    ds = sl.create(tmp_path / "ds", sl.Schema({"action": sl.Trajectory(dim=1)}))
+    for shard in range(2):
+        with ds.writer() as writer:
+            writer.add(f"ep_{shard}", action=np.arange(9, dtype=np.float32)[:, None])
+    here = sl.statistics(ds).to_json()
+    for on in (Processes(workers=2), Resumable(folder=tmp_path / "work", on=Processes(workers=2))):
+        shutil.rmtree(tmp_path / "ds" / "_seqlake" / "derived")  # where they are kept
+        assert sl.statistics(sl.open(tmp_path / "ds"), on=on).to_json() == here
+        assert pools == [2]
+        pools.clear()
 
 
 class Backwards:

@@ -45,3 +45,29 @@ def test_but_not_for_ever() -> None:
     with pytest.raises(SeqlakeError, match="more often than it may be run again"):
         Ray(retries=0).run(lost, [1, 2], done=results.__setitem__, tick=lambda: None)
     assert results == {1: 1}
+
+
+def noted(task: tuple[str, int]) -> int:
+    """Writes down which process did it; fails for -1."""
+    folder, number = task
+    if number == -1:
+        raise ValueError("not this one")
+    with open(f"{folder}/{os.getpid()}", "a", encoding="utf-8") as file:  # noqa: PTH123 - a line of one process
+        file.write(f"{number}\n")
+    return number
+
+
+def test_tasks_of_nothing_go_together_and_one_that_fails_is_alone(tmp_path) -> None:
+    """Hundreds of tasks are tens of calls; of a call with a failure the rest is done, and handed over."""
+    folder, results = str(tmp_path), []
+    tasks = [(folder, number) for number in range(400)]
+    ticks: list[int] = []
+    Ray(workers=2).run(noted, tasks, done=lambda _, number: results.append(number), tick=lambda: ticks.append(1))
+    assert sorted(results) == [*range(400)]
+    assert len(ticks) < 200
+    tasks[390] = (folder, -1)
+    results.clear()
+    with pytest.raises(ValueError, match="not this one"):
+        Ray(workers=2).run(noted, tasks, done=lambda _, number: results.append(number), tick=lambda: None)
+    assert len(results) == len(set(results))
+    assert set(range(300)) <= set(results)

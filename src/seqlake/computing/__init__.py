@@ -34,7 +34,7 @@ from seqlake.dataset.reading.query import quoted
 from seqlake.dataset.writing.encoding import Encodings, takes_frames
 from seqlake.dataset.writing.references import refers
 from seqlake.errors import BadDataError, SchemaMismatchError, in_line
-from seqlake.executors import executor_of
+from seqlake.executors import executor_of, expect
 from seqlake.receipts import WorkFolder
 from seqlake.shares import RecordedRun, Resumable, begun, inner_of
 from seqlake.spec.stamps import origin_of
@@ -59,11 +59,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ROWS_PER_TASK = 64
-"""Sequences of one task: what is lost at most when a worker is."""
+"""Sequences of one task at most: what is lost when a worker is."""
 
 ROWS_WITH_FILES = 8
 """The same where new files are made, whose bytes go home with the results."""
 
+_TASKS = 32  # that few sequences are cut into, as far as each has a whole batch: workers end at about the same time
 _FEW = 5  # failures that a message names
 
 
@@ -326,11 +327,12 @@ def _computed(
 ) -> tuple[list[pa.Table], list[str], list[Failure]]:
     """The results of all tasks, those of earlier runs among them: tables, the names of new files, the ledger."""
     key = str(run.results.id)
+    expect(executor, -(-len(run.source) // ROWS_PER_TASK))
     ids: list[str] = [text for batch in run.source.batches([key]) for text in batch.column(0).to_pylist()]
     before = list(held.all())
     owners = owners_of(before, dataset, _inputs(run), computed=run.results.names)
     left = np.array([row for row, name in enumerate(ids) if name not in owners], np.int64)
-    tasks = _tasks(left, run.results, first=max(held.numbers(), default=-1) + 1)
+    tasks = _tasks(left, run, first=max(held.numbers(), default=-1) + 1)
     base = base_of(dataset)
     tally = _Tally(tolerated, len(ids))
     tally.add((one.sequence_id, one.error) for one in _ledger(before, owners, set(ids)))
@@ -377,11 +379,12 @@ class _Tally:
         )
 
 
-def _tasks(left: Ints, results: Schema, *, first: int) -> list[TaskRows]:
+def _tasks(left: Ints, run: Run, *, first: int) -> list[TaskRows]:
     """Some rows, in order, a few of them a task."""
-    key = results.id
-    files = any(takes_frames(column) or refers(column) for name, column in results.items() if name != key)
-    size = ROWS_WITH_FILES if files else ROWS_PER_TASK
+    key = run.results.id
+    files = any(takes_frames(column) or refers(column) for name, column in run.results.items() if name != key)
+    batch = run.batch_size if run.window is None else 1
+    size = min(ROWS_WITH_FILES if files else ROWS_PER_TASK, max(batch, -(-len(left) // _TASKS)))
     starts = range(0, len(left), size)
     return [TaskRows(first + number, left[start : start + size]) for number, start in enumerate(starts)]
 

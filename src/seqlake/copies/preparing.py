@@ -25,7 +25,7 @@ from seqlake.errors import (
     SchemaMismatchError,
     SeqlakeError,
 )
-from seqlake.executors import executor_of
+from seqlake.executors import executor_of, expect
 from seqlake.files.limits import machine_memory
 from seqlake.files.local import LocalStore
 from seqlake.files.stores import list_without_links
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Column
 
 _HEX = frozenset("0123456789abcdef")
+_WORTH = 16  # videos, from which on workers start while it is planned
 _TOLD = 5  # damaged files that a printed plan names
 
 
@@ -184,6 +185,9 @@ def prepare(
         return Preparation(columns=tuple(plan.prepared for plan in planned()), planned=True)
     identity = {"source": lambda: source.fingerprint, "videos": repr(videos), "options": [fit, fps, codec, limit]}
     with begun(executor_of(on, workers=workers), "prepare", {"out": place.location, **identity}) as run:
+        rows = sum(shard.rows for shard in source.shards())
+        if rows >= _WORTH and any(place.settings(name, size) is None for name, size in videos.items()):
+            expect(run, rows)
         return Preparation(columns=tuple(_run(_agreed(run, planned, source, place, originals), run)))
 
 
@@ -329,6 +333,7 @@ def _plan(
         wanted = replace(wanted, codec="h264" if codec == "auto" else codec)  # type: ignore[arg-type]
     group = replace(group, settings=wanted)
     left = [task for task in tasks.values() if there is None or not _is_made(group, task)]
+    left.sort(key=lambda task: -prints[task.reference][0].bit_length())  # no long film when all others have ended
     prepared = Prepared(
         settings=wanted,
         location=f"{place.location}/{wanted.folder}",

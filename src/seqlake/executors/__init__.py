@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from seqlake import plugins
+from seqlake.abilities import KeepsWorkers, StartsWorkers, ability
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -97,6 +99,38 @@ def executor_if_asked(on: str | Executor | None, /, *, workers: int | None) -> E
         (None, Processes(workers=2))
     """
     return None if on is None and workers is None else executor_of(on or "processes", workers=workers)
+
+
+@contextmanager
+def kept(executor: Executor, /) -> Iterator[Executor]:
+    """Within the block an executor whose workers stay for the next run, where it has such.
+
+    Args:
+        executor: Any; those without workers of their own, or with a cluster that stays anyway, are given as they are.
+
+    Example:
+        >>> with kept(executor_of("processes", workers=1)) as executor:
+        ...     in_order(executor, abs, [-1]), in_order(executor, abs, [-2])
+        ([1], [2])
+    """
+    keeps = ability(executor, KeepsWorkers)
+    if keeps is None:
+        yield executor
+        return
+    with keeps.kept() as stays:
+        yield stays
+
+
+def expect(executor: Executor, count: int, /) -> None:
+    """Have workers start meanwhile, where an executor can: called before a plan that takes its time.
+
+    Args:
+        executor: As `kept` gives it.
+        count: So many tasks will come, about.
+    """
+    starts = ability(executor, StartsWorkers)
+    if starts is not None:
+        starts.expect(count)
 
 
 def in_order(

@@ -6,15 +6,19 @@ import multiprocessing
 import os
 import pickle
 import sys
+import tempfile
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SeqlakeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from seqlake.executors import Result, Task
 
@@ -54,21 +58,75 @@ class Processes:
         Raises:
             SeqlakeError: A worker was killed from outside.
         """
-        count = min(self.workers or _cores(), len(tasks))
-        if count <= 1:
+        with self.kept() as once:
+            once.run(function, tasks, done=done, tick=tick)
+
+    @contextmanager
+    def kept(self) -> Iterator[KeptProcesses]:
+        """Within the block the same with workers that stay from one run to the next; none start before a run."""
+        workers = KeptProcesses(self)
+        try:
+            yield workers
+        finally:
+            workers.close()
+
+
+class KeptProcesses:
+    """Processes that serve one run after the other, and get the function of each by a file, once.
+
+    Args:
+        how: How many there are at most, and what they import.
+    """
+
+    def __init__(self, how: Processes, /) -> None:
+        self._how = how
+        self._count = 0
+        self._pool: ProcessPoolExecutor | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._functions = 0
+
+    def expect(self, count: int, /) -> None:
+        """Start as many processes as so many tasks want, or more in place of fewer."""
+        count = min(self._how.workers or _cores(), count)
+        if count <= max(1, self._count):
+            return
+        self.close()
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        if method == "forkserver":
+            # Each worker would import the same for a second; and it imports the script that asks anew, whatever is
+            # preloaded (Python before 3.14), with all that this has at its top.
+            multiprocessing.set_forkserver_preload(["__main__", *self._how.preload, *_imported()])
+        self._pool, self._count = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context(method)), count
+        self._folder = tempfile.TemporaryDirectory(prefix="seqlake-workers-", ignore_cleanup_errors=True)
+        for _ in range(count):  # each starts one
+            self._pool.submit(_ready)
+
+    def run(
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        /,
+        *,
+        done: Callable[[Task, Result], None],
+        tick: Callable[[], None],
+    ) -> None:
+        """See `Executor`; after a failure the next run has new workers.
+
+        Raises:
+            SeqlakeError: A worker was killed from outside.
+        """
+        if min(self._how.workers or _cores(), len(tasks)) <= 1:
             for task in tasks:
                 done(task, function(task))
                 tick()
             return
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        if method == "forkserver":
-            # A run may start workers several times, and each would import the same for a second; and it imports the
-            # script that asks anew, whatever is preloaded (Python before 3.14), with all that this has at its top.
-            multiprocessing.set_forkserver_preload(["__main__", *self.preload, *_imported()])
-        context = multiprocessing.get_context(method)
-        pool = ProcessPoolExecutor(count, mp_context=context, initializer=_hold, initargs=(pickle.dumps(function),))
-        running: dict[Future[Result], Task] = {pool.submit(_held, task): task for task in tasks}
+        self.expect(len(tasks))
+        assert self._pool is not None
+        held = partial(_held, self._sent(function))
+        running: dict[Future[Result], Task] = {}
         try:
+            for task in tasks:
+                running[self._pool.submit(held, task)] = task
             while running:
                 ended, _ = wait(running, timeout=_TICK_SECONDS, return_when=FIRST_COMPLETED)
                 # Results that are there are handed over before a failure among them is raised.
@@ -76,16 +134,35 @@ class Processes:
                     done(running.pop(future), future.result())
                 tick()
         except BrokenProcessPool as error:
+            self.close()
             raise SeqlakeError(
                 "A worker process was killed from outside, most often because memory ran out.",
                 hint="Run it again with fewer workers; with a work folder the finished parts are kept.",
             ) from error
         finally:
-            pool.shutdown(cancel_futures=True)
+            if running:
+                self.close()
             # After a failure: what was under way meanwhile has ended all the same.
             for future, task in running.items():
                 if future.done() and not future.cancelled() and not _failed(future):
                     done(task, future.result())
+
+    def close(self) -> None:
+        """End all processes; what they are at is waited for."""
+        pool, folder = self._pool, self._folder
+        self._pool, self._folder, self._count = None, None, 0
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+        if folder is not None:
+            folder.cleanup()
+
+    def _sent(self, function: Callable[[Any], Any]) -> str:
+        """The file that workers read a function from."""
+        assert self._folder is not None
+        self._functions += 1
+        path = Path(self._folder.name, str(self._functions))
+        path.write_bytes(pickle.dumps(function))
+        return str(path)
 
 
 def _imported() -> list[str]:
@@ -93,17 +170,19 @@ def _imported() -> list[str]:
     return [*names, *(name for name in SHARED if name in sys.modules)]
 
 
-_function: Callable[[Any], Any] | None = None  # what this process is a worker for, sent to it once
+_function: tuple[str, Callable[[Any], Any]] | None = None  # what this process works at, and where it was read
 
 
-def _hold(pickled: bytes) -> None:
+def _ready() -> None:
+    """What a worker does first."""
+
+
+def _held(path: str, task: Any) -> Any:
     global _function  # noqa: PLW0603 - a worker has one function, and its pool no other place to keep it
-    _function = pickle.loads(pickled)  # noqa: S301 - of the process that started this one
-
-
-def _held(task: Any) -> Any:
-    assert _function is not None
-    return _function(task)
+    if _function is None or _function[0] != path:
+        _function = None  # before the next: both may be large
+        _function = path, pickle.loads(Path(path).read_bytes())  # noqa: S301 - of the process that started this one
+    return _function[1](task)
 
 
 def create(*, workers: int | None = None) -> Processes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import deque
 from dataclasses import dataclass
-from itertools import islice
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SeqlakeError
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from seqlake.executors import Result, Task
 
 _TICK_SECONDS = 30.0
-_MOST_WAITING = 4096  # tasks given to Ray at a time, whatever the cluster says it has
+_MOST_WAITING = 4096  # calls given to Ray at a time, whatever the cluster says it has
+_CALL_SECONDS = 0.1  # that a call takes, where tasks are of less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,34 +76,66 @@ class Ray:
                     f"No Ray cluster could be joined at {self.address or os.environ.get('RAY_ADDRESS')!r}: {error}",
                     hint="`ray status --address ...` says whether it runs; without an address one is started here.",
                 ) from error
-        remote = ray.remote(_call).options(
-            num_cpus=self.cpus, num_gpus=self.gpus, memory=self.memory, max_retries=self.retries
-        )
+        remote = _remote().options(num_cpus=self.cpus, num_gpus=self.gpus, memory=self.memory, max_retries=self.retries)
         shared = ray.put(function)  # once for the cluster, however many tasks there are
-        running: dict[Any, Task] = {}
-        waiting = iter(tasks)
+        running: dict[Any, list[Task]] = {}
+        waiting = deque(tasks)
+        alone: deque[Task] = deque()  # of batches in which one failed: each by itself, so that it fails as it is
+        pace = _Pace()
         try:
             while True:
-                for task in islice(waiting, max(0, self._room(ray) - len(running))):
-                    running[remote.remote(shared, task)] = task
+                room = self._room(ray)
+                while len(running) < room and (alone or waiting):
+                    some = [alone.popleft()] if alone else _taken(waiting, pace.batch(len(waiting), room))
+                    running[remote.remote([shared], some)] = some
                 if not running:
                     return
-                if (failure := _collect(ray, running, done)) is not None:
+                if (failure := _collect(ray, running, done, pace, alone)) is not None:
                     raise failure
                 tick()
         finally:  # after a failure: what was under way ends all the same, and its result is kept
             while running:
-                _collect(ray, running, done)
+                _collect(ray, running, done, pace, alone)
                 tick()
 
     def _room(self, ray: Any) -> int:
-        """How many tasks may be with Ray now: machines come and go."""
-        if self.workers is not None:
-            return self.workers
+        """How many calls may be with Ray now: machines come and go.
+
+        Two for each that runs, so that the next begins without asking; no more than `workers` where Ray would run them.
+        """
         there = ray.cluster_resources()
         needs = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory or 0}
-        room = [there.get(name, 0) / each for name, each in needs.items() if each]
-        return min(_MOST_WAITING, 2 * max(1, int(min(room, default=1))))
+        slots = max(1, int(min([there.get(name, 0) / each for name, each in needs.items() if each], default=1)))
+        most = 2 * slots if self.workers is None or self.workers >= slots else self.workers
+        return min(_MOST_WAITING, most)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How long tasks take: those of nothing go together, since Ray needs a millisecond or more for each call."""
+
+    tasks: int = 0
+    seconds: float = 0.0
+
+    def add(self, tasks: int, seconds: float) -> None:
+        """Enter some that have ended."""
+        self.tasks, self.seconds = self.tasks + tasks, self.seconds + seconds
+
+    def batch(self, left: int, room: int) -> int:
+        """How many of those that are left make one call: none gets more than its part of them, so that all end at once.
+
+        Example:
+            >>> _Pace(tasks=10, seconds=0.1).batch(1000, 4), _Pace(tasks=1, seconds=3.0).batch(1000, 4)
+            (10, 1)
+        """
+        if not self.tasks:
+            return 1
+        wanted = int(_CALL_SECONDS * self.tasks / max(self.seconds, 1e-6))
+        return max(1, min(wanted, left // room))
+
+
+def _taken(waiting: deque[Task], count: int) -> list[Task]:
+    return [waiting.popleft() for _ in range(min(count, len(waiting)))]
 
 
 def create(*, workers: int | None = None, address: str | None = None, gpus: float = 0) -> Ray:
@@ -108,25 +143,55 @@ def create(*, workers: int | None = None, address: str | None = None, gpus: floa
     return Ray(workers=workers, address=address, gpus=gpus)
 
 
-def _call(function: Callable[[Any], Any], task: Any) -> Any:
-    return function(task)
+_function: tuple[Any, Callable[[Any], Any]] | None = None  # what this worker works at, and the object that it is
 
 
-def _collect(ray: Any, running: dict[Any, Any], done: Callable[[Any, Any], None]) -> Exception | None:
+@cache
+def _remote() -> Any:
+    """The function of Ray that runs tasks: made once, since workers fetch each that is made."""
+    return require("ray", extra="ray").remote(_call)
+
+
+def _call(shared: list[Any], tasks: list[Any]) -> tuple[list[Any], float]:
+    """The results of some tasks, and the seconds that they took; where one fails behind others, those before it."""
+    global _function  # noqa: PLW0603 - a worker has one function, and Ray no other place to keep it
+    if _function is None or _function[0] != shared[0]:
+        _function = None  # before the next: both may be large
+        _function = shared[0], require("ray", extra="ray").get(shared[0])
+    began, results = time.perf_counter(), []
+    for task in tasks:
+        try:
+            results.append(_function[1](task))
+        except Exception:
+            if not results:
+                raise
+            break
+    return results, time.perf_counter() - began
+
+
+def _collect(
+    ray: Any, running: dict[Any, list[Any]], done: Callable[[Any, Any], None], pace: _Pace, alone: deque[Any]
+) -> Exception | None:
     """Wait until some tasks have ended, at most for a while, and hand over their results; the first failure of them."""
     ready, left = ray.wait(list(running), num_returns=1, timeout=_TICK_SECONDS)
     more, _ = ray.wait(left, num_returns=len(left), timeout=0) if left else ([], [])
     failure: Exception | None = None
     for reference in [*ready, *more]:
-        task = running.pop(reference)
+        tasks = running.pop(reference)
         try:
-            result = ray.get(reference)
+            results, seconds = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
-            failure = failure or error.cause
+            if len(tasks) == 1:
+                failure = failure or error.cause
+            else:
+                alone.extend(tasks)
         except ray.exceptions.RayError as error:
             failure = failure or _lost(error)
         else:
-            done(task, result)
+            pace.add(len(results), seconds)
+            alone.extend(tasks[len(results) :])
+            for task, result in zip(tasks, results, strict=False):
+                done(task, result)
     return failure
 
 

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from seqlake.dataset.similarity.vectors import NORMS, PLAIN, ShardVectors, norms_of, scaled_of, units_of
+from seqlake.dataset.similarity.vectors import (
+    LENGTHS,
+    PLAIN,
+    ShardVectors,
+    VectorLengths,
+    norms_of,
+    scaled_of,
+    units_of,
+)
 from seqlake.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -108,7 +116,9 @@ class Best:
         keys, slack, odd = _keys(piece, asked)
         least = self._least(keys, slack)
         with np.errstate(invalid="ignore"):
-            close = (keys >= least[:, None]) | odd
+            close = keys >= least[:, None]
+            if odd is not None:
+                close |= odd
         which, numbers = np.nonzero(close)
         step = max(1, _AT_ONCE // (8 * piece.width + 1))
         for start in range(0, len(which), step):
@@ -177,16 +187,44 @@ def _key_of(scores: NDArray[np.float64], asked: NearestQuery, which: Ints) -> ND
     return np.where(np.isfinite(keys), keys, -np.inf)
 
 
-def _keys(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, float, NDArray[np.bool_]]:
+def _keys(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, float, NDArray[np.bool_] | None]:
     """How near each vector is, larger is nearer, about; NaN where there is nothing to compare.
 
     Returns:
-        [Q, n]; by how much these may be wrong; [n] vectors that they say nothing of.
+        [Q, n]; by how much these may be wrong; [n] vectors that they say nothing of, None where there are none.
     """
-    known = NORMS.get(piece.key)
-    norms = np.empty(len(piece.rows)) if known is None else known
-    products: Floats = np.empty((len(asked.unit), len(norms)), np.float32)
+    products, lengths = _products(piece, asked)
+    norms, longest = lengths.norms, lengths.longest
+    odd = None
+    if not PLAIN[0] < float(asked.norms.max(initial=1.0)) < PLAIN[1]:
+        odd = np.isfinite(norms)
+    elif lengths.plain is not None:
+        odd = np.isfinite(norms) & ~lengths.plain
+    bound = 4 * (piece.width + 8) * float(np.finfo(products.dtype).eps)
+    with np.errstate(all="ignore"):
+        if asked.metric == "cosine":
+            products /= norms.astype(products.dtype)
+            slack = bound
+        elif asked.metric == "dot":
+            slack = bound * longest
+            if lengths.plain is not None:
+                products[:, np.isnan(norms)] = np.nan
+        else:
+            asked_most = float(asked.norms.max(initial=0.0))
+            products *= (2 * asked.norms).astype(products.dtype)[:, None]
+            products -= (norms * norms).astype(products.dtype)
+            slack = bound * (longest + asked_most) ** 2
+    if odd is not None:
+        products[:, odd] = np.nan
+    return products, slack, odd
+
+
+def _products(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, VectorLengths]:
+    """[Q, n] products with the vectors of length 1 that are asked for; the lengths [n] of the others."""
+    known = LENGTHS.get(piece.key)
+    norms = np.empty(len(piece.rows) if known is None else 0)
     unit = asked.unit
+    products: Floats = np.empty((len(unit), len(piece.rows)), np.float32)
     for first, block in piece.blocks():
         if unit.dtype != block.dtype:
             unit, products = asked.unit.astype(block.dtype), products.astype(block.dtype, copy=False)
@@ -197,22 +235,7 @@ def _keys(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, float, NDArr
             np.matmul(block[:, None, :], unit[0][:, None], out=products[0, some, None, None])
         else:
             np.matmul(unit, block.T, out=products[:, some])
-    NORMS.keep(piece.key, norms)
-    plain = (norms > PLAIN[0]) & (norms < PLAIN[1])
-    longest = float(norms[plain].max(initial=0.0))
-    wide = not PLAIN[0] < float(asked.norms.max(initial=1.0)) < PLAIN[1]
-    odd = np.isfinite(norms) & (~plain | wide)
-    bound = 4 * (piece.width + 8) * float(np.finfo(products.dtype).eps)
-    with np.errstate(all="ignore"):
-        if asked.metric == "cosine":
-            keys: Floats = products / norms.astype(products.dtype)
-            slack = bound
-        elif asked.metric == "dot":
-            keys, slack = products + (0 * norms).astype(products.dtype), bound * longest
-        else:
-            asked_most = float(asked.norms.max(initial=0.0))
-            keys = products * (2 * asked.norms).astype(products.dtype)[:, None] - (norms * norms).astype(products.dtype)
-            slack = bound * (longest + asked_most) ** 2
-    if odd.any():
-        keys[:, odd] = np.nan
-    return keys, slack, odd
+    if known is None:
+        known = VectorLengths.of(norms)
+        LENGTHS.keep(piece.key, known)
+    return products, known

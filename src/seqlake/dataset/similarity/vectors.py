@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -50,7 +51,10 @@ class VectorPiece(Protocol):
         """What tells these vectors from all others of this process; None where nothing does."""
 
     def blocks(self) -> Iterator[tuple[int, Floats]]:
-        """(number of the first, [m, D]) of all of them, in order; float32 or float64; each good until the next."""
+        """(number of the first, [m, D]) of all of them, in order; float32 or float64.
+
+        Each is good until this thread takes another, of this piece or of any.
+        """
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """[numbers, D] some of them."""
@@ -71,7 +75,7 @@ class HeldPiece:
 
     def blocks(self) -> Iterator[tuple[int, Floats]]:
         """As the protocol says it."""
-        yield from _cut(0, self.numbers, np.empty(_BLOCK, np.uint8))
+        yield from _cut(0, self.numbers)
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """As the protocol says it."""
@@ -89,10 +93,10 @@ class FlatPiece:
 
     def blocks(self) -> Iterator[tuple[int, Floats]]:
         """As the protocol says it."""
-        flat, nbytes, room = self.flat, self.width * self.flat.stride, np.empty(_BLOCK, np.uint8)
+        flat, nbytes = self.flat, self.width * self.flat.stride
         edges = [0, *(np.flatnonzero(np.diff(flat.start) != nbytes) + 1).tolist(), len(self.rows)]
         if len(edges) * _SCATTERED > len(self.rows) + 2 * _SCATTERED:
-            yield from _cut(0, gather(flat, np.arange(len(self.rows))).reshape(-1, self.width), room)
+            yield from _cut(0, gather(flat, np.arange(len(self.rows))).reshape(-1, self.width))
             return
         view = flat.blob.view()
         if flat.proof is not None:
@@ -105,15 +109,26 @@ class FlatPiece:
                 raise ShardChangedError(
                     f"{flat.blob.location} ends before the vectors that its index names.", path=flat.blob.location
                 ) from error
-            yield from _cut(first, run, room)
+            yield from _cut(first, run)
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """As the protocol says it."""
         return gather(self.flat, numbers).reshape(-1, self.width).astype(np.float64)
 
 
-def _cut(first: int, run: Floats, room: NDArray[np.uint8]) -> Iterator[tuple[int, Floats]]:
+class _Room(threading.local):
+    """Of each thread, for one block at a time: memory that is mapped anew for each piece costs a tenth of the pass."""
+
+    def __init__(self) -> None:
+        self.bytes = np.empty(_BLOCK, np.uint8)
+
+
+_ROOM = _Room()
+
+
+def _cut(first: int, run: Floats) -> Iterator[tuple[int, Floats]]:
     """Blocks that BLAS takes as they are: what lies at odd places is copied, by blocks that stay in the cache."""
+    room = _ROOM.bytes
     step = max(1, _BLOCK // max(1, run.shape[1] * run.itemsize))
     for start in range(0, len(run), step):
         block = run[start : start + step]
@@ -227,27 +242,48 @@ def shard_vectors(source: Excerpt, column: str, /) -> list[ShardVectors]:
 # ---- lengths
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorLengths:
+    """The lengths of the vectors of a piece, and what is asked of them each time.
+
+    Attributes:
+        norms: [n] NaN of a vector with a number that is not finite.
+        longest: Of those within `PLAIN`; 0 of none.
+        plain: [n] which lie within it; None: all do.
+    """
+
+    norms: NDArray[np.float64]
+    longest: float
+    plain: NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, norms: NDArray[np.float64]) -> VectorLengths:
+        """With what follows from them."""
+        plain = (norms > PLAIN[0]) & (norms < PLAIN[1])
+        return cls(norms, float(norms[plain].max(initial=0.0)), None if plain.all() else plain)
+
+
 @dataclass(slots=True)
-class _Norms:
-    """Lengths of vectors by the keys of their pieces; what was used longest ago is let go first."""
+class _Kept:
+    """Lengths by the keys of their pieces; what was kept longest ago is let go first."""
 
-    kept: OrderedDict[object, NDArray[np.float64]] = field(default_factory=OrderedDict)
+    kept: OrderedDict[object, VectorLengths] = field(default_factory=OrderedDict)
 
-    def get(self, key: object) -> NDArray[np.float64] | None:
+    def get(self, key: object) -> VectorLengths | None:
         """Those of a piece."""
         return None if key is None else self.kept.get(key)
 
-    def keep(self, key: object, norms: NDArray[np.float64]) -> None:
+    def keep(self, key: object, lengths: VectorLengths) -> None:
         """Remember those of a piece."""
         # No lock, which a fork could leave taken: single operations of a dict are atomic.
         if key is None:
             return
-        self.kept[key] = norms
-        while sum(one.nbytes for one in list(self.kept.values())) > _KEPT_NORMS:
+        self.kept[key] = lengths
+        while sum(one.norms.nbytes for one in list(self.kept.values())) > _KEPT_NORMS:
             self.kept.pop(next(iter(list(self.kept)), None), None)
 
 
-NORMS = _Norms()
+LENGTHS = _Kept()
 
 
 def norms_of(block: Floats, /) -> NDArray[np.float64]:

@@ -144,7 +144,8 @@ def _misfits(shard: Shard, names: list[str]) -> Iterator[tuple[str, SchemaMismat
 DEPTHS: tuple[Depth, ...] = get_args(Depth)
 
 
-_ROWS_OF_TASK = 64  # whose files one task of an executor looks at
+_ROWS_OF_TASK = 64  # at most, whose files one task of an executor looks at
+_FEWEST_ROWS, _TASKS = 8, 64  # of fewer rows tasks are smaller, so that workers end at about the same time
 _TASKS_AT_ONCE = 1024  # whose facts wait in memory
 
 
@@ -170,10 +171,13 @@ class _FileLook:
         """Row by row; fewer than there are where the shard cannot be read, which the walk itself meets."""
         schema, source = self.selection.schema, self.selection.source
         facts: list[dict[str, CellFacts]] = []
+        of_files = [name for name, one in schema.items() if one.category in ("file", "frames") or one.inline]
         stored = as_stored(task.shard, schema)
         try:
-            misfits = {name for name, _ in _misfits(stored, list(schema.names))}
-            names = [name for name in schema.names if name not in misfits]
+            misfits = {name for name, _ in _misfits(stored, of_files)} if of_files else set()
+            names = [name for name in of_files if name not in misfits]
+            if not names:  # signals are the walk's, and may be large
+                return [{} for _ in range(task.start, task.stop)]
             place = replace(file_context(self.selection, self.reported), copied=_copied(source, task.shard.key))
             rows = Rows(stored, np.arange(task.start, task.stop, dtype=np.int64))
             batches = (Batch(rows=batch, schema=schema) for batch in one_shard(rows, names))
@@ -240,10 +244,12 @@ class _Ahead:
     """What executors see of files, some shards ahead of the walk."""
 
     def __init__(self, executor: Executor, look: _FileLook, shards: Sequence[Shard]) -> None:
+        some = max(_FEWEST_ROWS, -(-sum(shard.rows for shard in shards) // _TASKS))
+        size = min(_ROWS_OF_TASK, some)
         tasks = [
-            _FileTask(number, shard, start, min(start + _ROWS_OF_TASK, shard.rows))
+            _FileTask(number, shard, start, min(start + size, shard.rows))
             for number, shard in enumerate(shards)
-            for start in range(0, shard.rows, _ROWS_OF_TASK)
+            for start in range(0, shard.rows, size)
         ]
         facts = in_turn(executor, look, tasks, at_once=_TASKS_AT_ONCE)
         self._facts = zip(tasks, facts, strict=True)

@@ -170,7 +170,11 @@ class _Growing:
         """Take over the pages of one row group."""
         if chunk.rows and (chunk.codec != "UNCOMPRESSED" or chunk.dictionary):
             raise NotFlatError
-        (data,) = self.footer.blob.ranges(np.array([chunk.start]), np.array([chunk.stop]))
+        view = self.footer.blob.view()
+        if view is not None:  # a map is no memory of this process, however much a row group holds
+            data = view[chunk.start : chunk.stop]
+        else:
+            (data,) = self.footer.blob.ranges(np.array([chunk.start]), np.array([chunk.stop]))
         first = self.rows
         for page in walk(data, values=chunk.values):
             if not page.is_data or page.encoding != PLAIN or page.uncompressed != page.stop - page.body:
