@@ -188,6 +188,7 @@ SCHEMA = Schema({
     "c": Trajectory(dim=1, timestamps="u"),
     "u": pa.list_(pa.int64()),
     "free": Trajectory(dtype=pa.float64()),
+    "seen.time": pa.list_(pa.float64()),
     "t": pa.list_(pa.int64()),
     "raw": Trajectory(dim=2, encoding="raw"),
     "e": Embedding(dim=2),
@@ -197,7 +198,8 @@ SCHEMA = Schema({
 GOOD = {
     "sequence_id": "one", "length": 3, "duration_seconds": 0.3, "a": [[1.0, 2.0]] * 3, "b": [[0.5]] * 3,
     "c": [[0.5]] * 3, "u": [0, 5, 9],
-    "free": [[0.5]] * 3, "t": [0, 5, 5], "raw": b"\0" * 24, "e": [1.0, 2.0], "v": "files/v/1.mp4",
+    "free": [[0.5]] * 3, "seen.time": [0.0, 0.1, 0.2], "t": [0, 5, 5],
+    "raw": b"\0" * 24, "e": [1.0, 2.0], "v": "files/v/1.mp4",
     "jpeg": [b"x"] * 3,
 }  # fmt: skip
 BAD_ROWS = {
@@ -217,6 +219,7 @@ BAD_ROWS = {
     "R315": {"a": [], "t": []},
     "R316": {"e": [1.0]},
     "R318": {"t": [0, 5, 5], "u": [1_700_000_000_000_000_000] * 3},
+    "R319": {"seen.time": [0.0, 0.2, 0.1]},
     "F401": {"v": ""},
     "F402": {"v": "files/../../other/1.mp4"},
     "F403": {"v": "/data/1.mp4"},
@@ -254,7 +257,7 @@ def test_row_rule_finds_its_breach_alone(code, change) -> None:
     [finding] = [f for f in found if f.code == code][:1]
     assert finding.location == "part-0.parquet"
     assert finding.sequence_id == str((GOOD | change)["sequence_id"] or "row 1")
-    steps = {"R304": 1, "R305": 1, "R309": 1, "R312": 2}
+    steps = {"R304": 1, "R305": 1, "R309": 1, "R312": 2, "R319": 2}
     assert finding.step == steps.get(code)
 
 
@@ -274,6 +277,8 @@ MORE_BAD_ROWS = [
     # One nanosecond in fifty years: lost in floats.
     ("R312", {"t": [1_700_000_000_000_000_000, 1_700_000_000_000_000_002, 1_700_000_000_000_000_001]}, "t", 2),
     ("R312", {"t": [0, 5, 2**63 - 1]}, "t", 2),
+    ("R319", {"seen.time": [0.0, 0.1, 0.2, NAN, 1.7e9, 1.7e9]}, "seen.time", 4),
+    ("R319", {"t": [0, 5, 6, 10**18], "a": [[1.0, 2.0]] * 4}, "t", 3),
     ("R313", {"length": -1}, "length", None),
     ("R313", {"duration_seconds": NAN}, "duration_seconds", None),
     ("R314", {"duration_seconds": 0.24}, "duration_seconds", None),
@@ -299,6 +304,7 @@ GOOD_ROWS = [
     {"duration_seconds": 0.34},
     {"duration_seconds": 0.26},
     {"length": None, "a": None, "t": None},
+    {"seen.time": [0.0, 0.1, 0.2, 0.3, 2.5]},  # nothing was recorded for a while
 ]
 
 

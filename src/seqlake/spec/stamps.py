@@ -22,6 +22,9 @@ Origin = tuple[str, ...] | float
 """What time stamps count from: a moment, or the columns whose earliest time it is."""
 
 _LATEST = 1 << 62  # nanoseconds either side of 0, so that differences fit in 64 bits
+_CLOCKS = frozenset({"t", "time", "times", "timestamp", "timestamps", "time_stamp", "time_stamps"})
+_CLOCK_ENDINGS = ("_timestamp", "_timestamps")
+_FEWEST = 4  # stamps, where one of the steps between them can be told from the others
 _COARSE = 1e-3  # seconds between two floating-point numbers, where stamps are not apart
 
 
@@ -78,6 +81,56 @@ def stamps_fault(stamps: NDArray[Any], /) -> tuple[int, str] | None:
             return step, f"{stamps[step]} is no time: expected whole nanoseconds, or seconds as floats"
     reason = coarse(stamps)
     return None if reason is None else (0, reason)
+
+
+def called_a_clock(name: str, /) -> bool:
+    """Whether a column's name, or a part of it between dots, says that its numbers are times.
+
+    Example:
+        >>> [called_a_clock(name) for name in ("observation.timestamp.start", "camera_timestamps", "lifetime")]
+        [True, True, False]
+    """
+    parts = name.lower().replace("/", ".").split(".")
+    return any(part in _CLOCKS or part.endswith(_CLOCK_ENDINGS) for part in parts)
+
+
+def clock_fault(stamps: NDArray[Any], /) -> tuple[int, str] | None:
+    """Where a clock was set while one sequence was recorded: at which step, and in words.
+
+    It goes back; or it jumps ahead: one step lasts more than ten times all others together, and a hundred times what
+    is usual. Numbers that are not finite are passed over.
+
+    Args:
+        stamps: [T] numbers in any unit, or numpy times.
+
+    Example:
+        >>> import numpy as np
+        >>> clock_fault(np.array([0.0, 0.1, 0.05]))
+        (2, 'the clock goes back, from 0.1 to 0.05')
+        >>> clock_fault(np.array([0.0, 0.1, 0.2, 1.7e9, 1.7e9]))
+        (3, 'the clock jumps ahead, from 0.2 to 1700000000.0')
+        >>> clock_fault(np.array([0.0, 0.1, 0.2, 0.3, 2.5])) is None
+        True
+    """
+    import numpy as np
+
+    whole = stamps.view(np.int64) if stamps.dtype.kind in "mM" else stamps
+    if whole.dtype.kind not in "iuf":
+        return None
+    places = np.flatnonzero(np.isfinite(whole))
+    told, known = stamps[places], whole[places]
+    steps = np.diff(known.astype(np.int64 if known.dtype.kind != "f" else np.float64))
+    back = np.flatnonzero(steps < 0)
+    if back.size:
+        at = int(back[0]) + 1
+        return int(places[at]), f"the clock goes back, from {told[at - 1]} to {told[at]}"
+    if len(steps) < _FEWEST - 1:
+        return None
+    at = int(np.argmax(steps)) + 1
+    longest, others = float(steps[at - 1]), np.delete(steps, at - 1).astype(np.float64)
+    if longest > 10 * others.sum() and longest > 100 * float(np.median(others)) and others.any():
+        return int(places[at]), f"the clock jumps ahead, from {told[at - 1]} to {told[at]}"
+    return None
 
 
 def moment(stamp: Any, /) -> float:

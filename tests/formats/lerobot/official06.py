@@ -97,12 +97,18 @@ def annotated(root: Path) -> None:
     place.write_text(json.dumps(info))
 
 
+def plain(item: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.numpy() if hasattr(value, "numpy") else value for key, value in item.items()}
+
+
 def items(dataset: Any) -> list[dict[str, Any]]:
     """What the package gives for each step."""
-    plain = []
-    for item in (dataset[number] for number in range(len(dataset))):
-        plain.append({key: value.numpy() if hasattr(value, "numpy") else value for key, value in item.items()})
-    return plain
+    return [plain(dataset[number]) for number in range(len(dataset))]
+
+
+def public(one: Any) -> list[str]:
+    """The names that it has for others."""
+    return [name for name in dir(one) if not name.startswith("_")]
 
 
 def main(out: Path) -> None:
@@ -122,6 +128,17 @@ def main(out: Path) -> None:
     truth["films metres"] = items(LeRobotDataset("local/arm", root=out / "films", depth_output_unit="m"))
     truth["lance"] = items(LanceDBDataset(root=out / "lance"))
     truth["times"] = times
+    dataset = LeRobotDataset("local/arm", root=out / "films")
+    truth["public"] = {"dataset": public(dataset), "meta": public(dataset.meta)}
+    truth["rows"] = [plain(dataset.get_raw_item(number)) for number in range(len(dataset))]
+    truth["actions"] = [plain(row) for row in dataset.select_columns("action")]
+    truth["tools"], truth["repo_type"] = dataset.meta.tools, dataset.meta.repo_type
+    truth["long"] = dataset.meta.filter_episodes(lambda one: one["length"] > 6, candidates=[1, 2])
+    for unit in ("m", "mm"):
+        meta = LeRobotDataset("local/arm", root=out / "films", depth_output_unit=unit).meta
+        truth[f"stats {unit}"] = {
+            name: {key: np.asarray(v) for key, v in one.items()} for name, one in meta.stats.items()
+        }
     (out / "truth.pkl").write_bytes(pickle.dumps(truth))
 
 

@@ -84,6 +84,63 @@ def test_windows_and_units_are_the_packages(written: Path, truth: dict[str, Any]
             compared(metres[number], truth["films metres"][number])
 
 
+OFFERED = {
+    "dataset": {
+        "absolute_to_relative_idx", "clear_image_transforms", "delta_timestamps", "depth_output_unit", "episodes",
+        "features", "fps", "get_raw_item", "hf_dataset", "image_transforms", "meta", "num_episodes", "num_frames",
+        "repo_id", "revision", "root", "select_columns", "set_image_transforms", "tolerance_s",
+    },
+    "meta": {
+        "camera_keys", "chunks_size", "data_files_size_in_mb", "data_path", "depth_keys", "episodes", "features",
+        "filter_episodes", "fps", "get_chunk_settings", "get_data_file_path", "get_task_index", "get_video_file_path",
+        "has_language_columns", "image_keys", "info", "names", "repo_id", "repo_type", "rescale_depth_stats",
+        "revision", "robot_type", "root", "shapes", "stats", "tasks", "tools", "total_episodes", "total_frames",
+        "total_tasks", "url_root", "video_files_size_in_mb", "video_keys", "video_path",
+    },
+}  # fmt: skip
+"""What the official class has in public and the drop-in, too."""
+
+
+def test_each_public_name_is_there_or_refused_by_a_text(written: Path, truth: dict[str, Any]) -> None:
+    dataset = LeRobotDataset("local/arm", root=written / "films")
+    for kind, one in (("dataset", dataset), ("meta", dataset.meta)):
+        theirs = set(truth["public"][kind])
+        assert {name for name in theirs if hasattr(one, name)} == OFFERED[kind]
+        for name in theirs - OFFERED[kind]:
+            said = f"of seqlake reads, and has no '{name}': (record|use sl.push|make another)"
+            with pytest.raises(AttributeError, match=said):
+                getattr(one, name)
+
+
+def test_names_that_came_with_it_give_what_they_give_there(written: Path, truth: dict[str, Any]) -> None:
+    dataset = LeRobotDataset("local/arm", root=written / "films")
+    assert (dataset.meta.tools, dataset.meta.repo_type) == (truth["tools"], truth["repo_type"])
+    assert dataset.meta.filter_episodes(lambda one: one["length"] > 6, candidates=[1, 2]) == truth["long"] == [1]
+    assert dataset.meta.filter_episodes(lambda one: one["length"] > 6) == [0, 1]
+    for unit in ("m", "mm"):
+        meta = LeRobotDataset("local/arm", root=written / "films", depth_output_unit=unit).meta
+        meta.rescale_depth_stats(unit)  # a second time
+        assert meta.stats is not None
+        assert list(meta.stats) == list(truth[f"stats {unit}"])
+        for name, one in truth[f"stats {unit}"].items():
+            for key, expected in one.items():
+                np.testing.assert_allclose(meta.stats[name][key], expected, rtol=1e-12, err_msg=f"{name} {key}")
+        meta.rescale_depth_stats("mm")
+        np.testing.assert_allclose(meta.stats[DEPTH]["max"], truth["stats mm"][DEPTH]["max"], rtol=1e-12)
+    assert np.all(truth["stats mm"][DEPTH]["max"] == 1000 * truth["stats m"][DEPTH]["max"])
+
+
+def test_rows_without_videos_are_the_packages(written: Path, truth: dict[str, Any]) -> None:
+    pytest.importorskip("datasets")
+    dataset = LeRobotDataset("local/arm", root=written / "stills", episodes=[1])
+    assert len(dataset.select_columns(["action", "index"])) == LENGTHS[1]
+    dataset = LeRobotDataset("local/arm", root=written / "films")
+    for number in range(0, len(dataset), 5):
+        compared(dataset.get_raw_item(number), truth["rows"][number])
+    for row, expected in zip(dataset.select_columns("action"), truth["actions"], strict=True):
+        compared(row, expected)
+
+
 def test_depth_of_images_is_what_was_recorded(written: Path) -> None:
     ds = sl.open(written / "stills")
     for number, row in enumerate(ds):

@@ -115,6 +115,7 @@ class LeRobotDataset(Refuses):
             raise ValueError(f"depth_output_unit: expected 'm' or 'mm', found {depth_output_unit!r}.")
         self.depth_output_unit = depth_output_unit
         self.meta: LeRobotDatasetMetadata = LeRobotDatasetMetadata.of(rows, self.repo_id)
+        self.meta.rescale_depth_stats(depth_output_unit)
         self.episodes: list[int] | None = None if episodes is None else [int(one) for one in episodes]
         self._rows = rows
         self._columns = {feature.name: name for name, feature in rows.files.columns.steps.items()}
@@ -232,6 +233,27 @@ class LeRobotDataset(Refuses):
             ```
         """
         return steps_of(self.root, self.features, episodes=self.episodes)
+
+    def select_columns(self, column_names: str | list[str]) -> Any:
+        """Some columns of `hf_dataset`.
+
+        Example:
+            ```python
+            dataset.select_columns("action")[:]["action"]
+            ```
+        """
+        return self.hf_dataset.select_columns(column_names)
+
+    def get_raw_item(self, idx: int) -> dict[str, Any]:
+        """A row of `hf_dataset`: a step without videos, windows and transforms.
+
+        Example:
+            ```python
+            dataset.get_raw_item(0)["timestamp"]
+            ```
+        """
+        row: dict[str, Any] = self.hf_dataset[idx]
+        return row
 
     @property
     def hf_features(self) -> Any:

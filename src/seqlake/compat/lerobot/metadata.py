@@ -18,7 +18,7 @@ from seqlake.formats.lerobot.layout import EPISODES_STATS_JSONL, STATS, VERSIONS
 from seqlake.formats.lerobot.scan import scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from seqlake.formats.lerobot.metadata import Info
     from seqlake.formats.lerobot.scan import LeRobotFolder
@@ -46,6 +46,22 @@ def folder_of(repo_id: str | None, root: str | os.PathLike[str] | None, /) -> st
             hint="Give root=, the folder of the dataset, or download it with lerobot first.",
         )
     return str(folder)
+
+
+_PER_METRE = {"m": 1.0, "mm": 1000.0}
+_SAY: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "say",
+        "description": "Speak a short utterance to the user via the TTS executor.",
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string", "description": "The verbatim text to speak."}},
+            "required": ["text"],
+        },
+    },
+}
+"""The tool that lerobot 0.6 offers where a dataset declares none, word for word: chat templates show it to models."""
 
 
 class EpisodeTable:
@@ -132,6 +148,9 @@ class LeRobotDatasetMetadata(Refuses):
         return metadata
 
     _revision: str | None = None
+    _depth_unit: str | None = None  # as it was recorded
+    repo_type = "dataset"
+    """What the Hub calls it; the official class also knows buckets."""
 
     def _take(self, rows: LeRobotFolder, repo_id: str) -> None:
         self.repo_id: str = repo_id
@@ -286,6 +305,12 @@ class LeRobotDatasetMetadata(Refuses):
         return any(one.stored == "language" for one in self._info.features.values())
 
     @property
+    def tools(self) -> list[dict[str, Any]]:
+        """What an assistant may call, as chat templates take it: those of `info.json`, else lerobot's own `say`."""
+        declared = self.info.get("tools") or [_SAY]
+        return [dict(one) for one in declared]
+
+    @property
     def names(self) -> dict[str, Any]:
         """What the dimensions of each feature are called."""
         return {name: one.names for name, one in self._info.features.items()}
@@ -353,9 +378,68 @@ class LeRobotDatasetMetadata(Refuses):
         columns["dataset_to_index"] = ends[order].tolist()
         return EpisodeTable(columns)
 
+    def filter_episodes(
+        self, predicate: Callable[[dict[str, Any]], bool], candidates: Sequence[int] | None = None
+    ) -> list[int]:
+        """The numbers of the episodes that a function takes, ascending.
+
+        Args:
+            predicate: Of one row of `episodes`.
+            candidates: Only these are looked at; None: all.
+
+        Example:
+            ```python
+            LeRobotDataset(root=root, episodes=meta.filter_episodes(lambda one: one["length"] > 100))
+            ```
+        """
+        among = None if candidates is None else set(candidates)
+        rows = (one for one in self.episodes if among is None or one["episode_index"] in among)
+        return sorted(int(one["episode_index"]) for one in rows if predicate(one))
+
+    def rescale_depth_stats(self, output_unit: str) -> None:
+        """Have the statistics of depth in the unit in which frames come; said again, it changes nothing.
+
+        Args:
+            output_unit: `"mm"` or `"m"`. Cameras whose `depth_unit` nobody recorded keep theirs.
+
+        Raises:
+            ValueError: Another unit.
+
+        Example:
+            ```python
+            dataset.meta.rescale_depth_stats("m")
+            ```
+        """
+        if output_unit not in _PER_METRE:
+            raise ValueError(f"output_unit: expected 'm' or 'mm', found {output_unit!r}.")
+        before, self._depth_unit = self._depth_unit, output_unit
+        if "stats" in self.__dict__ and self.stats is not None:
+            self._rescale(self.stats, before)
+
+    def _rescale(self, stats: Statistics, before: str | None) -> None:
+        """Bring statistics of depth from a unit (None: the recorded one) to that in which they are wanted."""
+        for name in self.depth_keys if self._depth_unit is not None else ():
+            recorded = self._info.features[name].info.get("depth_unit")
+            if recorded in _PER_METRE and name in stats:
+                factor = _PER_METRE[self._depth_unit or recorded] / _PER_METRE[before or recorded]
+                stats[name] = {key: one if key == "count" else one * factor for key, one in stats[name].items()}
+
     @cached_property
     def stats(self) -> Statistics | None:
         """Feature -> statistic -> array; None where none are kept. Those of v2.1 are put together from its episodes.
+
+        Depth is in the unit in which a `LeRobotDataset` gives its frames, or as it was recorded where nobody said one.
+
+        Raises:
+            InvalidMetadataError: They cannot be used.
+        """
+        stats = self._kept_stats()
+        if stats is not None:
+            self._rescale(stats, None)
+        return stats
+
+    def _kept_stats(self) -> Statistics | None:
+        """Those of the folder.
 
         Raises:
             InvalidMetadataError: They cannot be used.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PLAIN = frozenset({"string", "bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))})
 _PLAIN |= {"float16", "float32", "float64"}
+_LANGUAGE = frozenset({"language_persistent", "language_events"})  # annotations, which stay as they are
 
 
 def steps_of(
@@ -84,7 +85,7 @@ def _package() -> Any:
 
 
 def _tensors(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Numbers as tensors, pictures as float32 [channels, height, width] from 0 to 1; texts and nulls as they are."""
+    """Numbers as tensors, pictures as float32 [channels, height, width] from 0 to 1; all else as it is."""
     torch = require("torch", extra="torch")
 
     def tensor(value: Any) -> Any:
@@ -97,4 +98,5 @@ def _tensors(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         frame = torch.from_numpy(pixels)
         return frame.to(torch.float32).div_(255) if pixels.dtype == np.uint8 else frame
 
-    return {name: [tensor(value) for value in values] for name, values in batch.items()}
+    kept = batch.keys() & _LANGUAGE
+    return {name: values if name in kept else [tensor(one) for one in values] for name, values in batch.items()}

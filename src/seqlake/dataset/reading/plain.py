@@ -12,6 +12,7 @@ import pyarrow as pa
 from seqlake.dataset.reading.in_memory import table_of
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.files import locations, stores
+from seqlake.files.appearing import refuse_unfinished
 from seqlake.shards.columns import Columns, Constant
 from seqlake.shards.files import ParquetShard, innermost, parquet_shard
 from seqlake.shards.memory import ArrowShard
@@ -144,6 +145,7 @@ def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) ->
 
     Raises:
         DatasetNotFoundError: They are a lake's.
+        InvalidMetadataError: They are of an export that is not finished.
     """
     location = locations.absolute(location)
     local = locations.is_local(location)
@@ -157,6 +159,7 @@ def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) ->
         return root, [name]
     store = stores.open_store(location, storage=storage)
     try:
+        refuse_unfinished(store, location)
         listed = [path for path, _ in store.list()]
     except FileNotFoundError:
         return location, []

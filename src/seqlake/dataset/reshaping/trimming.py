@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,7 +43,6 @@ from seqlake.windows.timestamps import times_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.reading.sequence import SequenceView
@@ -157,9 +157,10 @@ class Cutter:
         """The same where the row holds the file: so does the piece."""
         if piece.whole and (file.column is None or "stream" not in file.column.fields):
             return cell, CutFile(sequence_id=piece.id, column=name, frames=len(file))
-        path, cut, _ = self._clip(name, file, piece, view)
-        if path is None:
+        clip, cut = self._clip(name, file, piece, view)
+        if clip is None:
             return None, cut
+        path = Path(clip.path)
         try:
             data = path.read_bytes()
         finally:
@@ -181,22 +182,22 @@ class Cutter:
                 packets=source.index if isinstance(source.index, Mapping) else None,
             )
             return reference, CutFile(sequence_id=piece.id, column=name, frames=there)
-        path, cut, suffix = self._clip(name, file, piece, view)
-        if path is None:
+        clip, cut = self._clip(name, file, piece, view)
+        if clip is None:
             return None, cut
         try:
-            return self._staging.take_in(name, piece.id, Encoded(path, suffix=suffix)), cut
+            return self._staging.take_in(name, piece.id, clip), cut
         finally:
-            path.unlink(missing_ok=True)
+            Path(clip.path).unlink(missing_ok=True)
 
-    def _clip(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[Path | None, CutFile, str]:
-        """A new file with the piece's own samples, what became of it, and what its name should end in."""
+    def _clip(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[Encoded | None, CutFile]:
+        """A new file with the piece's own samples, and what became of it."""
         there, sound = len(file), name not in videos(self._schema)
         first, stop = self._samples(name, file, piece) if sound else self._frames(name, file, piece, view)
         first, stop = min(first, there), min(stop, there)
         if first >= stop:
             note = "the file ends before the piece"
-            return None, CutFile(sequence_id=piece.id, column=name, frames=0, note=note), ""
+            return None, CutFile(sequence_id=piece.id, column=name, frames=0, note=note)
         path = self._staging.scratch()
         try:
             clip = (cut_sound if sound else cutting.cut)(file.source(), path, start=first, stop=stop)
@@ -204,7 +205,7 @@ class Cutter:
             path.unlink(missing_ok=True)
             raise
         cut = CutFile(sequence_id=piece.id, column=name, frames=clip.frames, encoded=clip.encoded, note=clip.note)
-        return path, cut, clip.suffix
+        return Encoded(path, suffix=clip.suffix, packets=clip.index), cut
 
     def _frames(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[int, int]:
         """At the clock's rate by count; at another, or by time stamps, by the times at which frames are shown."""

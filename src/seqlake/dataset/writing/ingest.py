@@ -71,9 +71,11 @@ class Encoded(File):
     Args:
         path: A local path.
         suffix: What its name in the dataset ends in.
+        packets: Its packet indexes, where they were made already.
     """
 
     suffix: str = ""
+    packets: Mapping[int, bytes] = field(default_factory=dict)
 
 
 class KnownIds:

@@ -106,7 +106,7 @@ class Splitter:
                     _log.warning(
                         "%s: %d of %d frames were encoded again: %s", where, clip.encoded, clip.frames, clip.note
                     )
-                return self._staging.take_in(name, sequence_id, Encoded(path, suffix=clip.suffix))
+                return self._staging.take_in(name, sequence_id, Encoded(path, suffix=clip.suffix, packets=clip.index))
             finally:
                 path.unlink(missing_ok=True)
         except FileNotFoundError as error:

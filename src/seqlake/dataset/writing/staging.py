@@ -415,7 +415,9 @@ class Staging:
         """A row's file as a reference: copied in, or taken over if it was encoded for this row."""
         if not isinstance(file, Encoded):
             return self.copy_in(column, sequence_id, file.location)
-        reference = self.copy_in(column, sequence_id, file.location, link=True, suffix=file.suffix)
+        reference = self.copy_in(
+            column, sequence_id, file.location, link=True, suffix=file.suffix, packets=file.packets
+        )
         local_path(file.location).unlink(missing_ok=True)
         return reference
 

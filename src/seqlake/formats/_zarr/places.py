@@ -9,6 +9,7 @@ import io
 import struct
 import zipfile
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,7 @@ from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.reading import BlobFile
 from seqlake.files.stores import open_blob, open_store
 from seqlake.formats._zarr.decoding import MEMBERS, member
+from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -172,6 +174,12 @@ def open_place(location: str, /, *, storage: Mapping[str, str] | None = None, mo
     return open_store(place, storage=storage)
 
 
+def oddities(files: StoreFiles, /) -> Iterator[Finding]:
+    """What is strange about the names of a store's files: only archives can hold such."""
+    if isinstance(files, Archive):
+        yield from files.oddities()
+
+
 class Archive:
     """A zip archive; the store is its root or its only folder. Members that are stored plainly are not copied.
 
@@ -194,16 +202,34 @@ class Archive:
             raise DatasetNotFoundError(f"Nothing is at {self._location}.", path=self._location) from error
 
     @cached_property
-    def _members(self) -> dict[str, zipfile.ZipInfo]:
+    def _listed(self) -> list[zipfile.ZipInfo]:
         try:
             with zipfile.ZipFile(io.BufferedReader(BlobFile(self._whole), 1 << 16)) as archive:
-                members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+                return [info for info in archive.infolist() if not info.is_dir()]
         except _NO_ZIP as error:
             raise CorruptFileError(f"{self._location} is no zip archive: {error}.", path=self._location) from error
+
+    @cached_property
+    def _members(self) -> dict[str, zipfile.ZipInfo]:
+        """By name: of two of one name the last counts, as zarr reads it; one that leads elsewhere is left out."""
+        members = {info.filename: info for info in self._listed if _is_plain(info.filename)}
         roots = [name for name in members if name.rpartition("/")[2] in {ROOT, NODE}]
         highest = min(roots, key=lambda name: (name.count("/"), name), default="")
         prefix = highest[: highest.rfind("/") + 1]
         return {name.removeprefix(prefix): info for name, info in members.items() if name.startswith(prefix)}
+
+    def oddities(self) -> Iterator[Finding]:
+        """Names of members that lead elsewhere, and those that are there more than once."""
+        counts = Counter(info.filename for info in self._listed)
+        strange = [name for name in counts if not _is_plain(name)]
+        twice = [name for name, count in counts.items() if count > 1 and _is_plain(name)]
+        for names, text in (
+            (strange, "members have names that lead elsewhere, and are left out: the first is"),
+            (twice, "members are there more than once, and the last counts: the first is"),
+        ):
+            if names:
+                said = f"{len(names)} {text} {names[0]!r}"
+                yield Finding(code="zarr-zip-names", severity="warning", message=said, location=self._location)
 
     def blob(self, path: str, /) -> Blob:
         """One member.
@@ -262,6 +288,11 @@ class Archive:
 
     def __repr__(self) -> str:
         return f"Archive({self._location!r})"
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a member's name is a path below the root."""
+    return "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
 
 
 class ZipPart(PartBlob):

@@ -21,6 +21,7 @@ from seqlake.errors import (
 )
 from seqlake.files import locations
 from seqlake.files.allowed import OUTSIDE
+from seqlake.files.appearing import refuse_unfinished
 from seqlake.files.credentials import Storage
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats import _mapping
@@ -222,6 +223,7 @@ def _scanned(
 
 def _listed(store: Store, root: str) -> list[str]:
     try:
+        refuse_unfinished(store, root)
         listed = [path for path, _ in store.list()]
     except FileNotFoundError:
         listed = []

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import InvalidMetadataError
+from seqlake.formats._zarr.places import oddities
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.columns import row_cells, step_cells
 from seqlake.formats.l5kit.layout import CHILDREN, NO_RUNS, SceneRows, layout_of
@@ -289,6 +290,7 @@ class L5kitScenes(ScannedDataset):
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only this format knows: intervals that do not tile; from depth `rows` on, chunks that are not there."""
+        yield from oddities(self.store.place)
         if not self.layout.tiles:
             orphans = sum(row.scene < 0 for row in self.layout.rows)
             text = f"intervals do not tile the arrays; {orphans} rows hold what no scene names (scene_index is -1)"

@@ -137,8 +137,13 @@ class L5kitSink:
         Raises:
             ValidationError: Rows of a store whose intervals do not tile are missing.
         """
-        ordered = by_part(receipts)
-        sweep(open_store(self.location, storage=self.storage), self.location)
+        store = open_store(self.location, storage=self.storage)
+        if not exists(store, ROOT):  # else it was made, and only the parts are left to remove
+            sweep(store, self.location)
+            self._make(by_part(receipts))
+        self.discard()
+
+    def _make(self, ordered: Sequence[dict[str, Any]]) -> None:
         totals = {name: sum(one["counts"][name] for one in ordered) for name in self.arrays}
         if not self.mapping.tiles:
             totals = {name: self.mapping.arrays[name].shape[0] for name in self.arrays}
@@ -150,7 +155,6 @@ class L5kitSink:
             else:
                 writer.appended(name, [self._scattered(name, totals[name], ordered)])
         publish(writer, self.mapping.attributes)
-        self.discard()
 
     def _tile(self, writer: StoreWriter, name: str, receipts: Sequence[dict[str, Any]]) -> None:
         """One array, part after part."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from seqlake.shards.parquet.reader import ParquetReader
 
 EPISODE = "episode_index"
+_FRAME, _TIME = "frame_index", "timestamp"
+_HALF = 0.5  # of a frame
 _MOST_PICTURE = 1 << 30  # bytes of one image that a row names
 
 
@@ -176,6 +178,39 @@ class EpisodeReader(ScannedReader):
             except (CorruptFileError, MissingFileError) as error:
                 yield file.path, error.message
 
+    def off_the_clock(self, fps: float, /) -> Iterator[tuple[str, str, str, int, int]]:
+        """What else would be read where frames are sought by `timestamp`, as the official package does.
+
+        Steps count in the order of their rows here. Files that cannot be read are left to `check`.
+
+        Args:
+            fps: Of the dataset.
+
+        Yields:
+            (file, column, what is wrong, episode, step): `frame_index` does not count from 0 on, or `timestamp` is half
+            a frame or more away from it.
+        """
+        for number, file in enumerate(self._files):
+            try:
+                reader, places = self._opened(number)
+                spans = [(int(self._numbers[row]), *self._place(file, places, row)) for row in file.rows.tolist()]
+                named = [name for name in (_FRAME, _TIME) if name in reader.schema.names]
+                parts = (
+                    [[_reals(column) for column in batch.columns] for batch in reader.batches(named)] if named else []
+                )
+            except (CorruptFileError, MissingFileError, pa.ArrowException):
+                continue
+            columns = {name: np.concatenate([part[at] for part in parts]) for at, name in enumerate(named) if parts}
+            for episode, start, stop in spans:
+                counted = np.arange(stop - start)
+                for name, found in columns.items():
+                    frames = found[start:stop] * (fps if name == _TIME else 1)
+                    wrong = np.flatnonzero(~(np.abs(frames - counted) < _HALF))  # NaN is none either
+                    if wrong.size:
+                        step = int(wrong[0])
+                        text = f"{wrong.size} steps of episode {episode} have another {name} than their place says"
+                        yield file.path, name, f"{text}: {found[start + step]:g} at step {step}", episode, step
+
     def _opened(self, number: int) -> tuple[ParquetReader | FrameRowsReader, dict[int, tuple[int, int]]]:
         """A file, and where each episode lies in it: (first row, one behind the last)."""
         if self._open is None or self._open[0] != number:
@@ -285,6 +320,11 @@ class EpisodeReader(ScannedReader):
             ],
             pa.binary(),
         )
+
+
+def _reals(cells: pa.Array) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """[steps] as floats; NaN for null."""
+    return np.asarray(_plain(cells).cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
 
 
 class _MisfitError(ValueError):

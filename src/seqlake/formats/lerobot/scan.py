@@ -23,7 +23,7 @@ from seqlake.formats.lerobot import episodes as listing
 from seqlake.formats.lerobot import metadata, videos
 from seqlake.formats.lerobot.columns import columns_of, mapped, schema_of, table_of
 from seqlake.formats.lerobot.lance import FRAMES, frame_rows, video_blobs
-from seqlake.formats.lerobot.layout import INFO, fill
+from seqlake.formats.lerobot.layout import INFO, episode_id, fill
 from seqlake.formats.lerobot.reading import DataFile, EpisodeReader, PictureFiles
 from seqlake.formats.lerobot.videos import compared
 from seqlake.media.video.opening import open_video
@@ -361,6 +361,16 @@ class LeRobotFolder(ScannedDataset):
                 assert isinstance(reader, EpisodeReader)
                 for path, text in reader.check():
                     yield Finding(code="lerobot-steps", severity="error", message=text, location=path)
+                for path, column, text, episode, step in reader.off_the_clock(float(self.info.fps)):
+                    yield Finding(
+                        code="lerobot-clock",
+                        severity="error" if column == "frame_index" else "warning",
+                        message=f"{text}; steps count in the order of their rows",
+                        location=path,
+                        sequence_id=episode_id(episode),
+                        column=column if column in self.schema else "",
+                        step=step,
+                    )
 
     def _check_videos(self) -> Iterator[Finding]:
         store = open_store(self.root, storage=self.storage)

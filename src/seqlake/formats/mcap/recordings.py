@@ -226,6 +226,7 @@ def _finding(code: str, severity: str, text: str, place: str) -> Finding:
 
 
 def unique_ids(recordings: Sequence[LoggedRun], /) -> list[str]:
-    """An id for each: its path without the ending, or with it where two would be equal."""
+    """An id for each: its path without the ending; with it where two would be equal, and for all where that does."""
     ids = [one.id for one in recordings]
-    return [one.path if ids.count(one.id) > 1 else one.id for one in recordings] if len(set(ids)) < len(ids) else ids
+    longer = [one.path if ids.count(one.id) > 1 else one.id for one in recordings] if len(set(ids)) < len(ids) else ids
+    return longer if len(set(longer)) == len(longer) else [one.path for one in recordings]

@@ -14,7 +14,7 @@ from seqlake.arguments import TEXT, TEXTS, Kind, takes, whole
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import absolute
 from seqlake.formats._mapping import MAP, wanted
-from seqlake.formats._zarr.places import CHUNK_BYTES
+from seqlake.formats._zarr.places import CHUNK_BYTES, oddities
 from seqlake.formats.zarr_replay.columns import ReplayColumns, columns_of
 from seqlake.formats.zarr_replay.layout import ENDS, NAMES, ReplayLayout, ReplayPlace, is_replay, look
 from seqlake.formats.zarr_replay.reading import ReplayReader, known_rows, text_of
@@ -220,6 +220,7 @@ class ReplayBuffer(ScannedDataset):
         A chunk that is not stored reads as its fill value, as zarr does it; a folder that was copied in part looks so.
         """
         place = self.layout.place.location
+        yield from oddities(self.layout.place.files())
         for one in self.columns.mapping:
             if one.column is None and one.source != self.layout.ends_name:
                 asked = one.how in {"left out as asked", "not in the mapping"}

@@ -198,8 +198,12 @@ class ReplaySink:
         Raises:
             ValidationError: Pictures of several sizes.
         """
-        ordered = by_part(receipts)
         store = open_store(self.location, storage=self.storage)
+        if not exists(store, self.form.gate):  # else it was made, and only the parts are left to remove
+            self._make(store, by_part(receipts))
+        self._clear(store)
+
+    def _make(self, store: Store, ordered: Sequence[Mapping[str, Any]]) -> None:
         sweep(store, self.location)
         names = array_names(self.columns, self.schema)
         lengths = np.array([one for receipt in ordered for one in receipt["lengths"]], np.int64)
@@ -217,7 +221,6 @@ class ReplaySink:
         store.sync("")
         self.form.put_group(store, "")
         store.sync("")
-        self._clear(store)
 
     def _put_whole(self, store: Store, name: str, values: NDArray[Any]) -> None:
         """An array of one chunk."""

@@ -155,20 +155,21 @@ class VideoCutter:
         try:
             try:
                 self._write(decoder, path, plan)
-                _check(decoder, path, plan)
+                index = _check(decoder, path, plan)
             except DecodeError as error:
                 if plan == whole or isinstance(error, CorruptFrameError):
                     raise
                 plan, note = whole, "its packets cannot be copied"
                 self._write(decoder, path, plan)
-                _check(decoder, path, plan)
+                index = _check(decoder, path, plan)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         finally:
             decoder.close()
         suffix = _SUFFIXES[container_of(codec)]
-        return CutResult(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note)
+        told = {number: one.to_bytes() for number, one in index.items()}
+        return CutResult(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note, index=told)
 
     def _write(self, decoder: VideoDecoder, path: Path, plan: CutPlan) -> None:
         """Write the file; its packets come one after another, encoded and copied ones.
@@ -359,13 +360,14 @@ def _encoded(decoder: VideoDecoder, encoder: VideoCodecContext, first: int, last
         yield bytes(packet), packet.is_keyframe
 
 
-def _check(decoder: VideoDecoder, path: Path, plan: CutPlan) -> None:
-    """Read the clip back.
+def _check(decoder: VideoDecoder, path: Path, plan: CutPlan) -> dict[int, PacketIndex]:
+    """Read the clip back, and give its packet indexes.
 
     Raises:
         DecodeError: It has other frames, at other times, or its copied packets do not show what they showed.
     """
-    clip = VideoDecoder(indexing.index(LocalBlob(path))[0], LocalBlob(path))
+    index = indexing.index(LocalBlob(path))
+    clip = VideoDecoder(index[0], LocalBlob(path))
     times, _ = _times(decoder.packets, plan)
     base, clip_base = decoder.time_base, clip.time_base
     expected = [int(time) * base.numerator * clip_base.denominator for time in times]
@@ -380,12 +382,13 @@ def _check(decoder: VideoDecoder, path: Path, plan: CutPlan) -> None:
             f"The clip has {len(actual)} frames where {len(expected)} were cut, or they have other times."
         )
     if not plan.encoded and _same_packets(decoder.packets, clip.packets, plan):
-        return  # the same packets, in the same order, under the same parameters: the same pictures
+        return index  # the same packets, in the same order, under the same parameters: the same pictures
     for number in {plan.first, plan.last - 1} if plan.first < plan.last else ():
         before = next(frame for _, frame in decoder.planes(np.array([number])))
         after = next(frame for _, frame in clip.planes(np.array([number - plan.start])))
         if not all(map(np.array_equal, planes_of(before), planes_of(after))):
             raise DecodeError(f"The copied frame {number} shows something else in the clip.")
+    return index
 
 
 def _same_packets(packets: PacketIndex, clip: PacketIndex, plan: CutPlan) -> bool:

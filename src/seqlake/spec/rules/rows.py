@@ -1,4 +1,4 @@
-"""Rules of rows (R301 to R303, R307, R308, R313, R314, R318): ids, and what columns of one row say of each other."""
+"""Rules of rows (R301 to R303, R307, R308, R313, R314, R318, R319): ids, and columns beside each other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 from seqlake.spec.alignment import on_clock
 from seqlake.spec.rules._rule import rule
 from seqlake.spec.rules.signals import check_cells, times_of
-from seqlake.spec.schema import is_number
-from seqlake.spec.stamps import apart, moment, origin_of, stamps_fault
+from seqlake.spec.schema import is_list, is_number
+from seqlake.spec.stamps import apart, called_a_clock, clock_fault, moment, origin_of, stamps_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,7 @@ def check_rows(batch: Batch, ids: SeenIds, /) -> Iterator[Finding]:
     yield from r313_possible(batch)
     yield from r314_duration(batch)
     yield from r318_one_clock(batch)
+    yield from r319_steady_clock(batch)
 
 
 def _ids(batch: Batch) -> list[str | None]:
@@ -171,6 +172,26 @@ def r318_one_clock(batch: Batch, /) -> Iterator[dict[str, Any]]:
                     f"{late} begins {lasting / 1e9:g} s after {early} ends: `origin` says what other clocks count from"
                 )
                 yield {**batch.place(row, of), "message": message}
+
+
+@rule("R319", "warning", "No clock is set while a sequence is recorded.", section=SYNCHRONIZATION)
+def r319_steady_clock(batch: Batch, /) -> Iterator[dict[str, Any]]:
+    """Columns of time stamps, declared or called so, go on, and never by ten times as much as all the rest takes."""
+    declared = {column.timestamps for column in batch.schema.values()}
+    for name in batch.schema:
+        if name not in declared and not called_a_clock(name):
+            continue
+        counts = batch.steps(name) if name in batch.rows.schema.names and _is_sequence(batch, name) else []
+        for row, stamps in enumerate(times_of(batch, name) or () if counts else ()):
+            if stamps is None or len(stamps) != counts[row]:
+                continue
+            fault = clock_fault(stamps)
+            if fault is not None and not (name in declared and stamps_fault(stamps) is not None):  # R312 says so
+                yield {**batch.place(row, name, fault[0]), "message": fault[1]}
+
+
+def _is_sequence(batch: Batch, name: str) -> bool:
+    return is_list(batch.rows.schema.field(name).type) or batch.held(name).raw
 
 
 def _spans(batch: Batch, name: str) -> dict[int, tuple[float, float]]:
