@@ -180,7 +180,7 @@ class RecordedRun:
         self._divided = True
         self.goes_on = False
         self._of = how.of if isinstance(how, Share) else 1
-        self.executor = executor_of(how.on)
+        self.executor: Executor = executor_of(how.on)
         if (self.folder / _FINISHED).exists():
             raise Ended(
                 f"The run of {self.folder} is over: nothing is left to do. Give another folder for another run."

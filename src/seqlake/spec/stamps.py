@@ -118,18 +118,18 @@ def clock_fault(stamps: NDArray[Any], /) -> tuple[int, str] | None:
     if whole.dtype.kind not in "iuf":
         return None
     places = np.flatnonzero(np.isfinite(whole))
-    told, known = stamps[places], whole[places]
+    given, known = stamps[places], whole[places]
     steps = np.diff(known.astype(np.int64 if known.dtype.kind != "f" else np.float64))
     back = np.flatnonzero(steps < 0)
     if back.size:
         at = int(back[0]) + 1
-        return int(places[at]), f"the clock goes back, from {told[at - 1]} to {told[at]}"
+        return int(places[at]), f"the clock goes back, from {given[at - 1]} to {given[at]}"
     if len(steps) < _FEWEST - 1:
         return None
     at = int(np.argmax(steps)) + 1
     longest, others = float(steps[at - 1]), np.delete(steps, at - 1).astype(np.float64)
     if longest > 10 * others.sum() and longest > 100 * float(np.median(others)) and others.any():
-        return int(places[at]), f"the clock jumps ahead, from {told[at - 1]} to {told[at]}"
+        return int(places[at]), f"the clock jumps ahead, from {given[at - 1]} to {given[at]}"
     return None
 
 

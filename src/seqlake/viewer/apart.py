@@ -133,7 +133,7 @@ def _bound(memory: str | None) -> None:
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        with open("/proc/self/statm") as file:  # noqa: PTH123
+        with open("/proc/self/statm") as file:  # noqa: PTH123 - no path of a dataset
             has = int(file.read().split()[0]) * resource.getpagesize()
         most = has + _bytes(memory) + _PLACE
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -157,8 +157,8 @@ def kept(selection: Selection, conditions: Sequence[str], /) -> Ints:
     """[matches] the source's numbers of the rows for which conditions hold, each by itself."""
     for one in conditions:
         selection = selection.where(one)
-    found = Excerpt.of(selection)
-    return np.arange(len(found), dtype=np.int64) if found.rows is None else found.rows
+    chosen = Excerpt.of(selection)
+    return np.arange(len(chosen), dtype=np.int64) if chosen.rows is None else chosen.rows
 
 
 def table(
@@ -167,8 +167,8 @@ def table(
     """What a query answers, narrowed; and the names and types of its columns before that."""
     columns: list[tuple[str, str]] = []
 
-    def narrow(found: Any) -> Any:
-        columns.extend((str(name), str(kind)) for name, kind in zip(found.columns, found.types, strict=True))
-        return narrowed(found, limit)
+    def narrow(relation: Any) -> Any:
+        columns.extend((str(name), str(kind)) for name, kind in zip(relation.columns, relation.types, strict=True))
+        return narrowed(relation, limit)
 
     return answers(Excerpt.of(selection), query, narrowed_to=narrow), columns

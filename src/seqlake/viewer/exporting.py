@@ -443,11 +443,11 @@ class _Writing:
         for k in wanted:
             asked = key if one["kind"] == "points" else {**key, "k": str(k)}
             try:
-                found = scenes.scene(self.shelf, Parameters(asked)) if scene else self._cloud(asked, len(wanted))
+                shape = scenes.scene(self.shelf, Parameters(asked)) if scene else self._cloud(asked, len(wanted))
             except READ_ERRORS:
                 continue  # the others are shown
             where, place = address("api/scene" if scene else "api/points", asked), f"{name}-{k}.js"
-            self.script(place, f'(window.seqlakeLoaded ??= {{}})["{place}"] = ', {where: found})
+            self.script(place, f'(window.seqlakeLoaded ??= {{}})["{place}"] = ', {where: shape})
             replies[where] = {"script": place}
             held.append(k)
         if one.get("mesh") and held:
@@ -493,8 +493,8 @@ class _Writing:
         target = self.place / f"{name}.mp4"
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            made = cutting.cut(source, target, start=0, stop=about["frames"])
-            if made.suffix != ".mp4":
+            clip = cutting.cut(source, target, start=0, stop=about["frames"])
+            if clip.suffix != ".mp4":
                 target.unlink()
                 return None
             with self.room(f"{name}.mp4", target.stat().st_size):

@@ -203,13 +203,13 @@ class EpisodeReader(ScannedReader):
             columns = {name: np.concatenate([part[at] for part in parts]) for at, name in enumerate(named) if parts}
             for episode, start, stop in spans:
                 counted = np.arange(stop - start)
-                for name, found in columns.items():
-                    frames = found[start:stop] * (fps if name == _TIME else 1)
+                for name, values in columns.items():
+                    frames = values[start:stop] * (fps if name == _TIME else 1)
                     wrong = np.flatnonzero(~(np.abs(frames - counted) < _HALF))  # NaN is none either
                     if wrong.size:
                         step = int(wrong[0])
                         text = f"{wrong.size} steps of episode {episode} have another {name} than their place says"
-                        yield file.path, name, f"{text}: {found[start + step]:g} at step {step}", episode, step
+                        yield file.path, name, f"{text}: {values[start + step]:g} at step {step}", episode, step
 
     def _opened(self, number: int) -> tuple[ParquetReader | FrameRowsReader, dict[int, tuple[int, int]]]:
         """A file, and where each episode lies in it: (first row, one behind the last)."""

@@ -168,8 +168,8 @@ class VideoCutter:
         finally:
             decoder.close()
         suffix = _SUFFIXES[container_of(codec)]
-        told = {number: one.to_bytes() for number, one in index.items()}
-        return CutResult(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note, index=told)
+        indexes = {number: one.to_bytes() for number, one in index.items()}
+        return CutResult(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note, index=indexes)
 
     def _write(self, decoder: VideoDecoder, path: Path, plan: CutPlan) -> None:
         """Write the file; its packets come one after another, encoded and copied ones.
