@@ -123,8 +123,8 @@ class Shelf:
 
         def choose() -> Excerpt:
             # Each by itself, so that none closes a bracket of ours.
-            found = apart.asked(apart.kept, " ".join(conditions), selection, conditions)
-            return Excerpt.of(selection).cut(rows=found)
+            rows = apart.asked(apart.kept, " ".join(conditions), selection, conditions)
+            return Excerpt.of(selection).cut(rows=rows)
 
         rows: Excerpt = self.kept(("rows", self.pinned(asked), *conditions), choose)
         return rows
