@@ -162,7 +162,7 @@ def test_no_question_is_a_fault(tmp_path: Path) -> None:
                 elif status >= 400 and route.startswith(("/api", "/media")):
                     assert json.loads(body)["error"]["code"], path
     assert not wrong, json.dumps(wrong, indent=1)
-    without = {"/api/points", "/api/poses", "/api/scene"}  # no such columns are here
+    without = {"/api/faces", "/api/points", "/api/poses", "/api/scene"}  # no such columns are here
     assert not [
         route for route, count in seen.items() if not count and route.startswith("/api") and route not in without
     ]
