@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.selection import Selection
     from seqlake.protocols import Ints
 
+# Against accidents: whoever may ask the viewer has its token. What is not named here has DuckDB's own bounds alone.
 _GROWING = re.compile(
     r"\b(repeat|range|generate_series|\w*pad|\w*resize|printf|format|bar|concat\w*|\w*_concat|list\w*|array\w*|replace"
     r"|regexp_replace|\w*agg|\w*histogram|recursive|flatten|product|factorial|bit\w*|hex|to_base\w*)\b|\|\||\bfor\b|\*\*",
