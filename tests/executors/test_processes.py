@@ -58,7 +58,7 @@ def test_workers_stay_for_the_next_run() -> None:
         assert [number for number, _ in first] == [1, 2]
         assert [number for number, _ in second] == [10, 20]
         pids = {pid for _, pid in first}
-        assert len(pids | {pid for _, pid in second}) == 2
+        assert len(pids | {pid for _, pid in second}) <= 2  # one may do all where the other is slow to start
         assert os.getpid() not in pids
         with pytest.raises(SeqlakeError, match="killed from outside"):
             in_order(executor, killed, [1, 2])
