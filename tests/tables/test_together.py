@@ -40,7 +40,7 @@ def check_all_there(location, storage):
 
 def run_writers(location, storage):
     # obstore's threads do not survive a fork; a spawned process has none yet.
-    with get_context("spawn").Pool(WRITERS) as pool:
+    with get_context("spawn").Pool(WRITERS, maxtasksperchild=1) as pool:
         found = pool.starmap(append_many, [(location, storage, writer) for writer in range(WRITERS)], chunksize=1)
     assert len(set(found)) == WRITERS
 
