@@ -30,6 +30,9 @@ OLDER = "0.0.9"
 SEARCHES = {"LeRobotDataset": "lerobot", "normalize": "loader", "checksum": "checksums"}
 """What is looked for -> a part of the address of one of the first results."""
 
+PARTS = 8
+"""Tests that share the pages of the site, as all of them take longer than one test may."""
+
 KINDS = ["/", "/gallery/", "/comparison/", "/reference/cli/", "/reference/api/training/", "/project/overview/"]
 OTHER_THEME = "[...document.querySelectorAll('[data-md-component=palette] label')].find(one => !one.hidden).click()"
 
@@ -184,10 +187,11 @@ def test_pages_of_each_kind_are_shown_in_both_themes(reader: Reader) -> None:
 
 
 @pytest.mark.soak
-def test_every_page_is_shown_in_both_themes(reader: Reader) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_page_is_shown_in_both_themes(reader: Reader, part: int) -> None:
     pages = reader.site.pages()
     assert len(pages) > 100
-    look(reader, pages)
+    look(reader, pages[part::PARTS])
 
 
 @pytest.mark.parametrize("term", SEARCHES)
