@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 
-import datasets
 import huggingface_hub
 import huggingface_hub.constants
 import numpy as np
@@ -27,6 +26,7 @@ from seqlake.errors import (
 )
 from seqlake.testing import samples
 
+datasets = pytest.importorskip("datasets")
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # the official client's own
 
 

@@ -180,7 +180,7 @@ def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
             extradata=bytes(codec.extradata or b""),
             width=codec.width,
             height=codec.height,
-            pix_fmt=codec.pix_fmt or "",
+            pix_fmt=codec.format.name if codec.format else "",  # `codec.pix_fmt` of none ends the process in PyAV 17
             reorder=codec.reorder_depth,
             time_base=Fraction(stream.time_base or 1),
             rate=Fraction(stream.average_rate or stream.base_rate or 0),
