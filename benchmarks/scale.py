@@ -12,6 +12,10 @@ that Ray's workers are there, and the server that the processes are forked from,
 second, once a process); that they are forked counts. The ways run in turn, some rounds of each; medians count, and
 ratios are of medians.
 
+*Each core by itself* is the first way done by two such processes at once, each on a core and on links of the files of
+its own: twice the work, with nothing to share or to wait for. Twice one thread's time by theirs is what two cores of
+this machine give at most.
+
 Signals are float32 [T, 48] of 20 000 steps; films are H.264 of 320x240. Rows with signals are read from the same
 Parquet files by both; the model is a small convolution of torch on eight frames of each film, by PyAV where the engine
 has no decoder. Two actors of Ray Data ask for half a core each, since two that ask for a whole one leave none of the
@@ -24,6 +28,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import operator
 import os
 import shutil
 import statistics
@@ -31,6 +36,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +60,7 @@ WORKERS_NEED = (
     "seqlake.computing.working", "seqlake.conversion.convert", "seqlake.copies.preparing", "seqlake.dataset.statistics",
     "seqlake.dataset.validation", "seqlake.dataset.writing.sink",
 )  # fmt: skip
-ONE, TWO, RAY = "one thread", "two processes", "Ray"
+ONE, TWO, RAY, APART = "one thread", "two processes", "Ray", "each core by itself"
 
 
 # ---- data
@@ -171,10 +177,10 @@ def timed(call: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def executor(way: str) -> Any:
+def executor(way: str, core: int) -> Any:
     """What runs a verb that way, and waits until it could begin."""
-    if way == ONE:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if way in {ONE, APART}:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
         return Processes(workers=1)
     if way == TWO:
         return Processes(workers=2)
@@ -200,17 +206,38 @@ def started_ray() -> Any:
     return Ray(workers=2)
 
 
-def acts(way: str, folder: str) -> None:
+def acts(way: str, folder: str, core: str = "0") -> None:
     """In a process of its own: the seconds of each verb."""
-    on = executor(way)
+    on = executor(way, int(core))
     with tempfile.TemporaryDirectory() as out:
         for verb in VERBS:  # what the first use imports
             timed(lambda verb=verb: act(verb, Path(folder, "warm"), Path(out), Processes(workers=1)))
     in_order(on, abs, [-1, -2])  # who serves forks is there from now on, as the cluster is
     for verb in VERBS:
+        if way == APART:
+            meet(Path(folder), verb)
         with tempfile.TemporaryDirectory(dir=folder) as out:
             seconds = timed(lambda verb=verb, out=out: act(verb, Path(folder), Path(out), on))
             print(json.dumps({"way": verb, "seconds": seconds}), flush=True)
+
+
+def meet(folder: Path, verb: str) -> None:
+    """Wait for the process beside this one, whose folder lies beside: both begin a verb together."""
+    (folder / f"{verb}.ready").touch()
+    while len(list(folder.parent.glob(f"*/{verb}.ready"))) < 2:
+        time.sleep(0.001)
+
+
+def apart(folder: Path) -> list[dict[str, Any]]:
+    """The lines of two processes at once, each on a core and a folder of its own; of each verb the slower one."""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        homes = [Path(place, str(core)) for core in range(2)]
+        for home in homes:
+            for part in ("signals", "films", "warm"):
+                shutil.copytree(folder / part, home / part, copy_function=os.link)
+        with ThreadPoolExecutor(2) as pool:
+            both = list(pool.map(lambda core: child("acts", APART, homes[core], core), range(2)))
+    return [max(pair, key=operator.itemgetter("seconds")) for pair in zip(*both, strict=False)]
 
 
 # ---- beside the engines
@@ -350,10 +377,10 @@ def ratio(over: float | None, under: float | None) -> float | None:
 
 def measured(folder: Path, *, rounds: int) -> dict[str, Any]:
     report: dict[str, Any] = {"verbs": {}, "ways": {}, "missing": []}
-    lines: dict[str, list[dict[str, Any]]] = {way: [] for way in (ONE, TWO, RAY)}
+    lines: dict[str, list[dict[str, Any]]] = {way: [] for way in (ONE, TWO, RAY, APART)}
     for _ in range(rounds):
         for way, seen in lines.items():
-            seen.extend(child("acts", way, folder))
+            seen.extend(apart(folder) if way == APART else child("acts", way, folder))
     for verb in VERBS:
         report["verbs"][verb] = {way: median(seen, verb) for way, seen in lines.items()}
         print(verb, report["verbs"][verb], flush=True)
@@ -392,11 +419,13 @@ def page(report: dict[str, Any]) -> str:
         f"{sizes['vectors']:,} vectors of 256; the median of {report['rounds']} rounds, in seconds.",
         "`benchmarks/scale.py` writes this page and says how it measures.",
         "",
-        f"| verb | {ONE} | {TWO} | {RAY}, once started |",
-        "|---|---|---|---|",
+        f"| verb | {ONE} | {TWO} | {RAY}, once started | {APART}, twice the work | the most two cores give |",
+        "|---|---|---|---|---|---|",
     ]
     for verb, ways in report["verbs"].items():
-        cells = [f"{ways[way]:.2f}" if ways[way] is not None else "" for way in (ONE, TWO, RAY)]
+        most = ratio(ways[ONE], ways[APART])
+        seconds = [*(ways[way] for way in (ONE, TWO, RAY, APART)), None if most is None else 2 * most]
+        cells = [f"{one:.2f}" if one is not None else "" for one in seconds]
         lines.append(f"| {verb} | {' | '.join(cells)} |")
     lines += ["", "| | seconds |", "|---|---|"]
     for part in report["ways"].values():
