@@ -14,10 +14,10 @@ from seqlake.errors import MissingFileError, SchemaMismatchError, SeqlakeError, 
 from seqlake.files.locations import scheme
 from seqlake.media import encode_image
 from seqlake.media.video import VideoDecoder
-from seqlake.spec.alignment import clock_of, own_rate
+from seqlake.spec.alignment import Clock, clock_of, exact, own_rate
 from seqlake.viewer.asking import Parameters, plain
 from seqlake.viewer.outlines import cell_of
-from seqlake.viewer.scenes import SCENE, scene_columns
+from seqlake.viewer.scenes import SCENE, scene_columns, scene_rate
 from seqlake.viewer.space import clouds_in, is_mesh, reading
 from seqlake.viewer.tables import Shelf, kind_of
 from seqlake.windows.clock import dataset_clock, tracks
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from seqlake.dataset.reading.excerpt import Excerpt
     from seqlake.dataset.reading.sequence import SequenceView
-    from seqlake.spec.alignment import Clock
     from seqlake.spec.schema import Column
 
 OUTSIDE = "Where you trust it: seqlake view --allow-dir FOLDER, or sl.view(ds, allow_dirs=[FOLDER])."
@@ -50,12 +49,15 @@ def _view(shows: Excerpt, row: int) -> SequenceView:
     return shows[at]
 
 
-def _clock(shows: Excerpt, asked: Parameters) -> Clock:
+def _clock(shows: Excerpt, row: int, asked: Parameters) -> Clock:
     given = asked.text("clock")
     if given is not None and given in shows.schema:
         return clock_of(shows.schema, given=own_rate(shows.schema[given]))
     rate = asked.real("clock", 0.0, low=0.0, high=1e6) or None
-    return dataset_clock(shows.source, given=rate)
+    clock = dataset_clock(shows.source, given=rate)
+    if clock.rate is None and (measured := scene_rate(_view(shows, row))) is not None:
+        return Clock(rate=exact(measured), rule="the times of the scene's frames")
+    return clock
 
 
 def state_of(value: Any, /) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def envelope(steps: NDArray[Any], points: int, /) -> tuple[NDArray[Any], NDArray
 def sequence(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """What one sequence has, and the clock that relates its columns."""
     shows, row = shelf.row(asked)
-    view, clock = _view(shows, row), _clock(shows, asked)
+    view, clock = _view(shows, row), _clock(shows, row, asked)
     facts: dict[str, Any] = {"scalars": [], "signals": [], "media": [], "files": [], "others": []}
     counts: list[int] = []
     for name, column in view.schema.items():
@@ -254,7 +256,7 @@ def video(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     column = shows.schema[asked.needed("col")]
     if kind_of(column) not in _PICTURED:
         raise SchemaMismatchError(f"{column.name!r} has no frames.")
-    clock, value = _clock(shows, asked), _view(shows, row)[column.name]
+    clock, value = _clock(shows, row, asked), _view(shows, row)[column.name]
     state = state_of(value)
     if state["state"] not in {"present", "inline"}:
         return {"hint": None, "why": None, **state}
@@ -359,7 +361,7 @@ def _media(shows: Excerpt, row: int, asked: Parameters) -> Any:
 def align(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str]]:
     """[steps] int32: which sample of a column belongs to each step of the clock; -1 where none does."""
     shows, row = shelf.row(asked)
-    clock, name = _clock(shows, asked), asked.needed("col")
+    clock, name = _clock(shows, row, asked), asked.needed("col")
     column, view = shows.schema[name], _view(shows, row)
     if not (framed(column) or (column.category == "temporal" and not column.timeless)):
         raise SchemaMismatchError(f"{name!r} has no steps.")
