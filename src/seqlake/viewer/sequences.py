@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from seqlake.viewer.tables import Shelf, kind_of
 from seqlake.windows.clock import dataset_clock, tracks
 from seqlake.windows.frames import framed
 from seqlake.windows.spec import Window
+from seqlake.windows.spec import exact as moment
 from seqlake.windows.timestamps import samples_at
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ OUTSIDE = "Where you trust it: seqlake view --allow-dir FOLDER, or sl.view(ds, a
 """How files outside the dataset are shown."""
 MOST = 1_000_000
 """Values of a signal that are sent as they are; of more, the envelope."""
+HEARD = 1 << 22
+"""Samples of a sound that are in memory at a time."""
 _PLAYED = frozenset({"h264", "vp8", "vp9", "av1"})  # as Chromium decodes them
 _CONTAINERS = {"mp4": "video/mp4", "m4v": "video/mp4", "mov": "video/mp4", "webm": "video/webm"}
 _WIDEST = 1 << 16  # numbers of a step that are curves
@@ -119,9 +123,13 @@ def sparklines(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
 
 def envelope(steps: NDArray[Any], points: int, /) -> tuple[NDArray[Any], NDArray[Any]]:
     """([points, D] lowest, [points, D] highest) of even spans of [n, D] values; NaN is passed over."""
+    return _envelope(steps, np.arange(points, dtype=np.int64) * len(steps) // max(1, points))
+
+
+def _envelope(steps: NDArray[Any], starts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same of the spans that begin at `starts`."""
     if not len(steps):
         return np.empty((0, steps.shape[1])), np.empty((0, steps.shape[1]))
-    starts = np.arange(points, dtype=np.int64) * len(steps) // points
     values = steps if steps.dtype.kind == "f" else steps.astype(np.float64)
     return np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
 
@@ -417,10 +425,25 @@ def audio(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, s
     value = _media(shows, row, asked)
     rate, count = value.rate, len(value)
     start, stop = (asked.real(one, at, low=0, high=1e9) for one, at in (("start", 0.0), ("stop", count / rate)))
-    part = value.samples(seconds=(start, max(start, stop)))
-    low, high = envelope(part, min(points, len(part)))
+    first, last = (min(count, math.ceil(moment(one) * rate)) for one in (start, stop))
+    low, high = _loudness(value, (first, last), points)
     head = {"X-Seqlake-Rate": str(rate), "X-Seqlake-Seconds": f"{count / rate:g}"}
     return np.stack([low, high], -1).astype("<f4"), head
+
+
+def _loudness(sound: Any, span: tuple[int, int], points: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The envelope of some samples, of which few are in memory at a time: two hours are gigabytes."""
+    start, count = span[0], max(0, span[1] - span[0])
+    points = min(points, count)
+    bounds = start + np.arange(points + 1, dtype=np.int64) * count // max(1, points)
+    each = max(1, HEARD * points // max(1, count))
+    parts = []
+    for at in range(0, max(1, points), each):
+        some = bounds[at : at + each + 1]
+        seconds = tuple(Fraction(int(one), sound.rate) for one in (some[0], some[-1]))
+        parts.append(_envelope(sound.samples(seconds=seconds), some[:-1] - some[0]))
+    low, high = (np.concatenate(sides) for sides in zip(*parts, strict=True))
+    return low, high
 
 
 def npy(array: NDArray[Any], /) -> bytes:
