@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import io
+import itertools
 import json
 import random
 import time
+import wave
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.viewer import sequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,6 +116,35 @@ def test_an_envelope_keeps_every_spike(client: Client, dataset: sl.Dataset) -> N
     assert array[0, 1, 1] == 1000
     whole = np.load(io.BytesIO(client.ask("/api/signal?id=ep_1&col=action")[2]))
     np.testing.assert_array_equal(whole, dataset.sequence("ep_1")["action"])
+
+
+@pytest.mark.parametrize("span", [None, (0.3, 1.7), (1.9, 9.0), (0.5, 0.501), (1.0, 1.0), (5.0, 9.0), (1.5, 0.5)])
+@pytest.mark.parametrize("points", [1, 7, 1000, 8000])
+def test_long_sounds_are_drawn_piece_by_piece(
+    span: tuple[float, float] | None, points: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same lowest and highest samples as of the whole sound, of which only a little is in memory at a time."""
+    noise = np.random.default_rng(4).integers(-32768, 32767, (16000, 2), dtype=np.int16)
+    with wave.open(str(tmp_path / "mic.wav"), "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(noise.tobytes())
+    ds = sl.create(tmp_path / "heard", {"mic": sl.Audio()})
+    with ds.writer() as writer:
+        writer.add("ep", mic=sl.File(tmp_path / "mic.wav"))
+    monkeypatch.setattr(sequences, "HEARD", 3000)
+    link = sl.view(ds, labels=tmp_path / "labels")
+    asked = {"id": "ep", "col": "mic", "points": points} | ({} if span is None else {"start": span[0], "stop": span[1]})
+    status, headers, body = Client(link.url).ask(f"/api/audio?{urlencode(asked)}")
+    link.close()
+    assert (status, headers["X-Seqlake-Seconds"]) == (200, "2")
+    start, stop = (0, 16000) if span is None else (round(one * 8000) for one in span)
+    part = noise[start:stop] / np.float32(32768)
+    cuts = [len(part) * one // points for one in range(points + 1)]
+    pieces = [part[a:b] for a, b in itertools.pairwise(cuts) if b > a]
+    expected = [np.stack([one.min(0), one.max(0)], -1) for one in pieces]
+    np.testing.assert_array_equal(np.load(io.BytesIO(body)), np.array(expected, np.float32).reshape(-1, 2, 2))
 
 
 def test_a_film_is_described_and_sent_by_ranges(client: Client, dataset: sl.Dataset) -> None:

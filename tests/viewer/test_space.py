@@ -209,6 +209,8 @@ def test_a_scene_is_what_the_store_holds_at_each_step(scenes: tuple[Client, Any]
     assert {"agents_centroid", "ego_translation", "num_agents"} <= set(scene["columns"])
     assert not any(one["pose"] for one in facts["signals"])  # they are in the scene
     first, stop = arrays["scenes"][1]["frame_index_interval"]
+    assert facts["clock"]["hz"] == 10  # as the frames' times say
+    assert (facts["steps"], facts["seconds"]) == (stop - first, (stop - first) / 10)
     for step, frame in enumerate(arrays["frames"][first:stop]):
         seen = client.json("scene", id=row["id"], k=step)
         x, y, _ = frame["ego_translation"]

@@ -11,6 +11,7 @@ from seqlake.compat.l5kit.poses import EGO_EXTENT, rotation33_as_yaw
 from seqlake.errors import MissingFileError, SchemaMismatchError
 from seqlake.formats.l5kit.store import PERCEPTION_LABELS, TL_FACE_LABELS
 from seqlake.viewer.asking import plain
+from seqlake.windows.timestamps import usual_rate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +41,14 @@ def scene_columns(schema: Schema, /) -> tuple[str, ...]:
             return ()
     optional = ("ego_rotation", *_MORE, *_FACES, "agents_timestamp", "tl_faces_timestamp")
     return (*_NEEDED, *(name for name in optional if name in schema))
+
+
+def scene_rate(view: SequenceView, /) -> float | None:
+    """Frames per second of a scene, as their times say; None where it has none, or is no scene."""
+    if not scene_columns(view.schema) or "timestamp" not in view.schema:
+        return None
+    times = view["timestamp"]
+    return usual_rate(times) if isinstance(times, np.ndarray) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,15 +15,16 @@ from seqlake.errors import MissingFileError, SchemaMismatchError, SeqlakeError, 
 from seqlake.files.locations import scheme
 from seqlake.media import encode_image
 from seqlake.media.video import VideoDecoder
-from seqlake.spec.alignment import clock_of, own_rate
+from seqlake.spec.alignment import Clock, clock_of, exact, own_rate
 from seqlake.viewer.asking import Parameters, plain
 from seqlake.viewer.outlines import cell_of
-from seqlake.viewer.scenes import SCENE, scene_columns
+from seqlake.viewer.scenes import SCENE, scene_columns, scene_rate
 from seqlake.viewer.space import clouds_in, is_mesh, reading
 from seqlake.viewer.tables import Shelf, kind_of
 from seqlake.windows.clock import dataset_clock, tracks
 from seqlake.windows.frames import framed
 from seqlake.windows.spec import Window
+from seqlake.windows.spec import exact as moment
 from seqlake.windows.timestamps import samples_at
 
 if TYPE_CHECKING:
@@ -32,13 +34,14 @@ if TYPE_CHECKING:
 
     from seqlake.dataset.reading.excerpt import Excerpt
     from seqlake.dataset.reading.sequence import SequenceView
-    from seqlake.spec.alignment import Clock
     from seqlake.spec.schema import Column
 
 OUTSIDE = "Where you trust it: seqlake view --allow-dir FOLDER, or sl.view(ds, allow_dirs=[FOLDER])."
 """How files outside the dataset are shown."""
 MOST = 1_000_000
 """Values of a signal that are sent as they are; of more, the envelope."""
+HEARD = 1 << 22
+"""Samples of a sound that are in memory at a time."""
 _PLAYED = frozenset({"h264", "vp8", "vp9", "av1"})  # as Chromium decodes them
 _CONTAINERS = {"mp4": "video/mp4", "m4v": "video/mp4", "mov": "video/mp4", "webm": "video/webm"}
 _WIDEST = 1 << 16  # numbers of a step that are curves
@@ -50,12 +53,15 @@ def _view(shows: Excerpt, row: int) -> SequenceView:
     return shows[at]
 
 
-def _clock(shows: Excerpt, asked: Parameters) -> Clock:
+def _clock(shows: Excerpt, row: int, asked: Parameters) -> Clock:
     given = asked.text("clock")
     if given is not None and given in shows.schema:
         return clock_of(shows.schema, given=own_rate(shows.schema[given]))
     rate = asked.real("clock", 0.0, low=0.0, high=1e6) or None
-    return dataset_clock(shows.source, given=rate)
+    clock = dataset_clock(shows.source, given=rate)
+    if clock.rate is None and (measured := scene_rate(_view(shows, row))) is not None:
+        return Clock(rate=exact(measured), rule="the times of the scene's frames")
+    return clock
 
 
 def state_of(value: Any, /) -> dict[str, Any]:
@@ -117,9 +123,13 @@ def sparklines(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
 
 def envelope(steps: NDArray[Any], points: int, /) -> tuple[NDArray[Any], NDArray[Any]]:
     """([points, D] lowest, [points, D] highest) of even spans of [n, D] values; NaN is passed over."""
+    return _envelope(steps, np.arange(points, dtype=np.int64) * len(steps) // max(1, points))
+
+
+def _envelope(steps: NDArray[Any], starts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same of the spans that begin at `starts`."""
     if not len(steps):
         return np.empty((0, steps.shape[1])), np.empty((0, steps.shape[1]))
-    starts = np.arange(points, dtype=np.int64) * len(steps) // points
     values = steps if steps.dtype.kind == "f" else steps.astype(np.float64)
     return np.fmin.reduceat(values, starts, axis=0), np.fmax.reduceat(values, starts, axis=0)
 
@@ -127,7 +137,7 @@ def envelope(steps: NDArray[Any], points: int, /) -> tuple[NDArray[Any], NDArray
 def sequence(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     """What one sequence has, and the clock that relates its columns."""
     shows, row = shelf.row(asked)
-    view, clock = _view(shows, row), _clock(shows, asked)
+    view, clock = _view(shows, row), _clock(shows, row, asked)
     facts: dict[str, Any] = {"scalars": [], "signals": [], "media": [], "files": [], "others": []}
     counts: list[int] = []
     for name, column in view.schema.items():
@@ -254,7 +264,7 @@ def video(shelf: Shelf, asked: Parameters, /) -> dict[str, Any]:
     column = shows.schema[asked.needed("col")]
     if kind_of(column) not in _PICTURED:
         raise SchemaMismatchError(f"{column.name!r} has no frames.")
-    clock, value = _clock(shows, asked), _view(shows, row)[column.name]
+    clock, value = _clock(shows, row, asked), _view(shows, row)[column.name]
     state = state_of(value)
     if state["state"] not in {"present", "inline"}:
         return {"hint": None, "why": None, **state}
@@ -359,7 +369,7 @@ def _media(shows: Excerpt, row: int, asked: Parameters) -> Any:
 def align(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, str]]:
     """[steps] int32: which sample of a column belongs to each step of the clock; -1 where none does."""
     shows, row = shelf.row(asked)
-    clock, name = _clock(shows, asked), asked.needed("col")
+    clock, name = _clock(shows, row, asked), asked.needed("col")
     column, view = shows.schema[name], _view(shows, row)
     if not (framed(column) or (column.category == "temporal" and not column.timeless)):
         raise SchemaMismatchError(f"{name!r} has no steps.")
@@ -415,10 +425,25 @@ def audio(shelf: Shelf, asked: Parameters, /) -> tuple[NDArray[Any], dict[str, s
     value = _media(shows, row, asked)
     rate, count = value.rate, len(value)
     start, stop = (asked.real(one, at, low=0, high=1e9) for one, at in (("start", 0.0), ("stop", count / rate)))
-    part = value.samples(seconds=(start, max(start, stop)))
-    low, high = envelope(part, min(points, len(part)))
+    first, last = (min(count, math.ceil(moment(one) * rate)) for one in (start, stop))
+    low, high = _loudness(value, (first, last), points)
     head = {"X-Seqlake-Rate": str(rate), "X-Seqlake-Seconds": f"{count / rate:g}"}
     return np.stack([low, high], -1).astype("<f4"), head
+
+
+def _loudness(sound: Any, span: tuple[int, int], points: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The envelope of some samples, of which few are in memory at a time: two hours are gigabytes."""
+    start, count = span[0], max(0, span[1] - span[0])
+    points = min(points, count)
+    bounds = start + np.arange(points + 1, dtype=np.int64) * count // max(1, points)
+    each = max(1, HEARD * points // max(1, count))
+    parts = []
+    for at in range(0, max(1, points), each):
+        some = bounds[at : at + each + 1]
+        seconds = tuple(Fraction(int(one), sound.rate) for one in (some[0], some[-1]))
+        parts.append(_envelope(sound.samples(seconds=seconds), some[:-1] - some[0]))
+    low, high = (np.concatenate(sides) for sides in zip(*parts, strict=True))
+    return low, high
 
 
 def npy(array: NDArray[Any], /) -> bytes:

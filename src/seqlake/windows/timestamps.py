@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import DamagedTableError
+from seqlake.spec.alignment import exact
 from seqlake.spec.stamps import stamps_fault
 from seqlake.windows.tracks import NANOSECONDS
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from seqlake.spec.stamps import Origin
     from seqlake.windows.tracks import Track
 
+_SLOWEST, _FASTEST = 0.01, 10_000.0
+_UNEVEN = 0.01  # of a rate: recorders of 10 Hz are late and early by some parts of a millisecond
 _TICKS = {"s": NANOSECONDS, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
@@ -39,6 +42,29 @@ def nanoseconds(stamps: NDArray[Any]) -> Ints:
         rest: Ints = np.rint((exact - whole) * NANOSECONDS).astype(np.int64)
         return whole.astype(np.int64) * NANOSECONDS + rest
     return stamps.astype(np.int64)
+
+
+def usual_rate(times: NDArray[Any], /) -> float | None:
+    """Samples per second, from the middle one of the gaps between their times; None where none makes sense.
+
+    Args:
+        times: [n] nanoseconds; of several sequences too, since what lies between two of them is one gap of many.
+
+    Example:
+        >>> usual_rate(np.array([0, 99_700_000, 199_900_000, 300_300_000]))
+        10
+    """
+    if times.dtype.kind not in "iu" or times.ndim != 1:
+        return None
+    gaps = np.diff(times.astype(np.int64))
+    gaps = gaps[gaps > 0]
+    if not len(gaps):
+        return None
+    measured = NANOSECONDS / float(np.median(gaps))
+    if not _SLOWEST <= measured <= _FASTEST:
+        return None
+    whole = round(measured)
+    return whole if abs(measured - whole) <= _UNEVEN * whole else float(exact(measured))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.formats.l5kit import selecting
 from seqlake.formats.l5kit.store import open_store
 from seqlake.formats.l5kit.windows import windows
+from seqlake.windows.timestamps import usual_rate
 
 HISTORY, FUTURE = 4, 7
 STEPS = range(-HISTORY, FUTURE + 1)
@@ -47,6 +48,62 @@ def test_windows_of_the_car(drive, tmp_path):
         assert one["timestamp"] == found["timestamp"][number, 0]
         for name in ("target_positions", "target_yaws", "history_positions", "target_availabilities", "curr_speed"):
             np.testing.assert_array_equal(one[name], found[name][number], err_msg=name)
+
+
+@pytest.mark.parametrize("view", ["ego", "tracks", "agents"])
+def test_paths_declare_the_rate_of_the_frames(view, drive, tmp_path):
+    options = {"history": HISTORY, "future": FUTURE} if view == "agents" else {}
+    rows = sl.scan(str(drive), view=view, **options)
+    for source in (rows, sl.convert(rows, tmp_path / "dataset", workers=1)):
+        stepped = [column for column in source.schema.values() if column.category == "temporal"]
+        assert len(stepped) >= 3
+        assert {column.type.rate for column in stepped} == {10}
+
+
+def test_scenes_declare_no_rate_that_would_cut_frames_from_their_agents(drive, tmp_path):
+    rows = sl.scan(str(drive))
+    assert not any(column.type.rate for column in rows.schema.values() if column.type)
+    with pytest.raises(SchemaMismatchError, match="nothing says how long a step"):
+        sl.trim(rows, tmp_path / "cut", seconds=(1, 2))
+
+
+def test_windows_by_time_are_those_by_steps(drive):
+    timed, stepped = (
+        list(
+            sl.Loader(
+                sl.scan(str(drive), view="ego"), window={"ego_translation": offsets}, batch_size=16, shuffle=False
+            )
+        )
+        for offsets in (sl.seconds(-0.4, 0.8, every=0.2), range(-4, 8, 2))
+    )
+    assert len(timed) == len(stepped) > 0
+    for one, other in zip(timed, stepped, strict=True):
+        np.testing.assert_array_equal(one["ego_translation"], other["ego_translation"])
+
+
+@pytest.mark.parametrize(
+    ("gaps", "rate"),
+    [
+        ([99_700_000, 100_200_000, 100_400_000, 99_900_000], 10),  # late and early by less than a millisecond
+        ([100_000_000, 100_000_000, 4 * 10**12, 100_000_000], 10),  # between two scenes, hours
+        ([-(10**12), 50_000_000, 0, 50_000_000], 20),
+        ([400_000_000] * 3, 2.5),
+        ([0, 0], None),
+        ([-1, -5], None),
+        ([10**14] * 4, None),  # once a day is no drive
+        ([1] * 4, None),
+        ([], None),
+    ],
+)
+@pytest.mark.parametrize("dtype", [">i8", "<u8"])
+def test_the_rate_is_that_of_most_frames(gaps, rate, dtype):
+    times = 1_571_846_863_000_000_000 + np.cumsum([0, *gaps])
+    assert usual_rate(times.astype(dtype)) == rate
+
+
+def test_times_that_are_no_numbers_say_no_rate():
+    assert usual_rate(np.array(["a", "b"])) is None
+    assert usual_rate(np.arange(6).reshape(3, 2)) is None
 
 
 def test_windows_of_agents_are_the_samples(drive, tmp_path):

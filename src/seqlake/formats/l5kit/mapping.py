@@ -17,6 +17,7 @@ from seqlake.formats.l5kit.store import AGENTS, FACES, FRAME_INTERVAL, FRAMES, M
 from seqlake.protocols import Mapped
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema
+from seqlake.windows.timestamps import usual_rate
 
 if TYPE_CHECKING:
     from seqlake.formats.l5kit.store import SceneArrays
@@ -27,6 +28,8 @@ SCENE, TIMES = "scene_index", "timestamp"
 COUNTS = {AGENTS: "num_agents", FACES: "num_tl_faces"}
 RUNS = {FRAMES: "frame_rows", AGENTS: "agent_rows", FACES: "tl_face_rows"}
 """Columns of stores whose intervals do not tile: [n, 2] the store's rows that a row's cells hold."""
+
+_LOOKED_AT = 256  # frames whose times say the rate
 
 _PREFIXES = {SCENES: "", FRAMES: "", AGENTS: "agents_", FACES: "tl_faces_"}
 _SHORT = {"traffic_light_face_status": "status"}
@@ -57,11 +60,13 @@ class Mapping:
         arrays: What each `.zarray` says.
         tiles: Lengths alone say all intervals; else the intervals are columns too.
         attributes: The text of `.zattrs`.
+        rate: Frames per second that columns of frames declare; None: they declare none.
     """
 
     arrays: dict[str, ArrayMetadata]
     tiles: bool
     attributes: str
+    rate: float | None = None
 
     @cached_property
     def fields(self) -> tuple[FieldColumn, ...]:
@@ -95,7 +100,8 @@ class Mapping:
         """The array whose rows are the steps of each column that has steps."""
         arrays = {one.name: kind_of(one.array) for one in self.fields if one.array != SCENES}
         arrays |= {COUNTS[child]: FRAMES for child in self.children}
-        return arrays | {facts["timestamps"]: kind_of(name) for name in self.arrays if (facts := self._facts(name))}
+        times = {name: self._facts(name).get("timestamps") for name in self.arrays}
+        return arrays | {column: kind_of(name) for name, column in times.items() if column is not None}
 
     def schema(self) -> Schema:
         """The columns: id, the scene's number and fields, frames with their counts, agents, traffic lights, masks."""
@@ -111,8 +117,8 @@ class Mapping:
                 )
             if array == FRAMES:
                 for child in self.children:
-                    columns[COUNTS[child]] = step_column(COUNTS[child], _INT32)
-            elif facts:
+                    columns[COUNTS[child]] = step_column(COUNTS[child], _INT32, **facts)
+            elif "timestamps" in facts:
                 columns[facts["timestamps"]] = step_column(facts["timestamps"], _INT64)
         if not self.tiles:
             for array, name in RUNS.items():
@@ -156,8 +162,10 @@ class Mapping:
             return {FRAME_INTERVAL}
         return {CHILDREN[child] for child in self.children} if array == FRAMES else set()
 
-    def _facts(self, array: str) -> dict[str, str]:
-        """The times of agents, masks and traffic lights: they have steps of their own, not the frames'."""
+    def _facts(self, array: str) -> dict[str, Any]:
+        """The rate of frames; the times of agents, masks and traffic lights, which have steps of their own."""
+        if array == FRAMES and self.rate is not None:
+            return {"fps": self.rate}
         if not self.times or array in {SCENES, FRAMES}:
             return {}
         return {"timestamps": f"{_PREFIXES[FACES if array == FACES else AGENTS]}timestamp"}
@@ -172,10 +180,19 @@ class Mapping:
         }
 
     @staticmethod
-    def of(store: SceneArrays[Any], /, *, tiles: bool) -> Mapping:
-        """The mapping of a store."""
+    def of(store: SceneArrays[Any], /, *, tiles: bool, rated: bool = False) -> Mapping:
+        """The mapping of a store.
+
+        Args:
+            store: The store.
+            tiles: As of the mapping.
+            rated: Frames declare their rate. Beside their agents they must not: cutting by a rate takes frames by their
+                number and agents by their times, and then the counts fit no more.
+        """
         arrays = {name: array.metadata for name, array in store.arrays.items()}
-        return Mapping(arrays=arrays, tiles=tiles, attributes=store.attributes_text)
+        timed = rated and TIMES in (store.frames.dtype.names or ())
+        rate = usual_rate(store.frames[:_LOOKED_AT][TIMES]) if timed else None
+        return Mapping(arrays=arrays, tiles=tiles, attributes=store.attributes_text, rate=rate)
 
     @staticmethod
     def from_json(value: Any, /) -> Mapping:

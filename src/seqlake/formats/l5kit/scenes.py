@@ -242,7 +242,7 @@ def scenes(store: Store, /, *, ego: bool = False) -> L5kitScenes:
                 hint="Remove that mask: it belongs to another store.",
             )
     layout = layout_of(store)
-    mapping = Mapping.of(store, tiles=layout.tiles)
+    mapping = Mapping.of(store, tiles=layout.tiles, rated=ego)
     schema = mapping.schema()
     schema = schema.select(_ego_columns(schema)) if ego else schema
     state = store.state

@@ -129,7 +129,7 @@ def tracks_of(rows: SceneArrays[Any] | Readable, /, *, mask: NDArray[Any] | str 
     mask = _mask(store, mask)
     expect_fields(store.agents.dtype, [TRACK], array=AGENTS, path=store.location)
     layout = layout_of(store)
-    mapping = Mapping.of(store, tiles=layout.tiles)
+    mapping = Mapping.of(store, tiles=layout.tiles, rated=True)
     named = [row for row in layout.rows if row.scene >= 0]
     groups = [named[a:b] for a, b in grouped([scene_bytes(row, mapping) for row in named])]
 
@@ -186,14 +186,15 @@ def schema_of(mapping: Mapping, store: SceneArrays[Any], mask: NDArray[Any] | No
         HOST: Column(HOST, pa.string(), None, nullable=False),
         FIRST: Column(FIRST, pa.int64(), None, nullable=False),
     }
+    rate = {} if mapping.rate is None else {"fps": mapping.rate}
     if mapping.times:
-        columns[TIMES] = step_column(TIMES, np.dtype("<i8"))
-    columns[AVAILABLE] = step_column(AVAILABLE, np.dtype("u1"))
+        columns[TIMES] = step_column(TIMES, np.dtype("<i8"), **rate)
+    columns[AVAILABLE] = step_column(AVAILABLE, np.dtype("u1"), **rate)
     for name in store.agents.dtype.names or ():
         if name != TRACK:
-            columns[name] = step_column(name, store.agents.dtype[name])
+            columns[name] = step_column(name, store.agents.dtype[name], **rate)
     if mask is not None:
-        columns[SELECTION] = step_column(SELECTION, np.dtype((mask.dtype, mask.shape[1:])))
+        columns[SELECTION] = step_column(SELECTION, np.dtype((mask.dtype, mask.shape[1:])), **rate)
     return Schema(columns, metadata=Metadata(extra={"source": {"format": "l5kit", "view": "tracks"}}))
 
 

@@ -6,6 +6,11 @@
 
 const FAR = 0.3; /* seconds: further off than this, a playing video is sought */
 const RATES = [0.1, 0.25, 0.5, 1, 1.5, 2, 4, 8];
+const SMALL = 1 << 20; /* bytes: a browser takes as much at once, and then its connection is free */
+
+/** What `preload` of a film or sound is. A browser that preloads a long one stops reading in the middle of the reply and keeps its
+ * connection; six of them leave none for anything else of the page. With `metadata` it lets go as soon as it has what is shown. */
+export function preloadOf(media) { return (media.bytes ?? 0) > SMALL ? "metadata" : "auto"; }
 
 export class Player {
   constructor({ steps, hz }) {

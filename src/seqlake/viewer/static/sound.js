@@ -3,7 +3,7 @@
 import { html, useEffect, useLayoutEffect, useLoaded, useRef, useState, useWidth, IconButton, Spinner, Trouble } from "./ui.js";
 import { getArray, sourceOf } from "./api.js";
 import { columnsOf } from "./npy.js";
-import { SoundTrack } from "./player.js";
+import { SoundTrack, preloadOf } from "./player.js";
 import { GUTTER, followPointer } from "./plot.js";
 import { css, dimColour } from "./palette.js";
 import { clockText, rate } from "./words.js";
@@ -87,6 +87,6 @@ export function AudioPanel({ seqKey, media, player, view, theme }) {
     ${error && html`<${Trouble} error=${error} onRetry=${again} />`}
     ${!value && !error && html`<div class="panel-wait" style=${{ height: "64px" }}><${Spinner} /></div>`}
     ${value && html`<div class="heatmap-holder audio" style=${{ marginLeft: `${GUTTER}px`, height: "64px" }}><canvas ref=${canvas}></canvas><div class="playhead"></div></div>
-      <audio ref=${audio} src=${value.source} preload="auto" onError=${() => setSilent(true)}></audio>`}
+      <audio ref=${audio} src=${value.source} preload=${preloadOf(media)} onError=${() => setSilent(true)}></audio>`}
   </section>`;
 }

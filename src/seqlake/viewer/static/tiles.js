@@ -2,7 +2,7 @@
 
 import { html, useEffect, useLoaded, useRef, useSeen, useState, copyText, Icon, IconButton, Spinner } from "./ui.js";
 import { exported, getArray, getJson, getPicture, inMemory, sourceOf } from "./api.js";
-import { FrameTrack, SplitTrack, VideoTrack, frameMap } from "./player.js";
+import { FrameTrack, SplitTrack, VideoTrack, frameMap, preloadOf } from "./player.js";
 import { bytes, rate, short } from "./words.js";
 
 const STATES = {
@@ -131,7 +131,7 @@ export function VideoTile({ seqKey, media, clock, steps, player, compose = (map)
   return html`<figure class=${`tile ${solo ? "solo" : ""}`} ref=${ref} data-tile=${name} data-play=${play ?? ""} data-state=${start?.state ?? "loading"}
     aria-label=${`${media.kind} ${name}`}>
     <div class="tile-picture" style=${{ aspectRatio: shows && wide ? `${wide} / ${tall}` : "16 / 10", maxHeight: height }}>
-      ${source && html`<video ref=${video} src=${source} muted playsinline preload="auto" disablepictureinpicture onError=${failed} onLoadedMetadata=${seekable} tabindex="-1" class=${blank ? "gone" : ""}></video>`}
+      ${source && html`<video ref=${video} src=${source} muted playsinline preload=${preloadOf(media)} disablepictureinpicture onError=${failed} onLoadedMetadata=${seekable} tabindex="-1" class=${blank ? "gone" : ""}></video>`}
       ${setup && play !== "browser" && html`<canvas ref=${canvas} class=${`decoded ${blank ? "gone" : ""}`}></canvas>`}
       ${shows && !setup && !error && html`<div class="tile-wait"><${Spinner} /></div>`}
       ${!start && !error && html`<div class="tile-wait"><${Spinner} /></div>`}
