@@ -43,6 +43,17 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    """All items of a test, of which every run may take some."""
+    items = yield
+    if isinstance(items, list):
+        from . import soak  # not at the top: run as a script, this file belongs to no package
+
+        soak.leave(items)
+    return items
+
+
 def counted(item: pytest.Item) -> bool:
     """Whether it is one of those whose counts stand in `benchmarks/results/soak.md`."""
     return item.get_closest_marker("soak") is not None and item.get_closest_marker("mutations") is not None

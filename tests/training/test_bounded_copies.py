@@ -27,6 +27,7 @@ from seqlake.files.stores import open_store
 from seqlake.training.shard_cache import Original, ShardCache
 from seqlake.training.shard_cache.layers import InSteps
 
+from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
 from .sharing import on_disk
 
 WINDOW = {"action": range(1)}
@@ -84,6 +85,7 @@ def thirty(tmp_path_factory) -> sl.Dataset:
     return plain(tmp_path_factory.mktemp("thirty") / "data", 30, rows=40, steps=200, dim=12)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("megabytes", [1.5, 4.4, 6, 8])
 @pytest.mark.parametrize("folder", [True, False])
 def test_thirty_shards_of_which_few_fit(thirty, megabytes, folder, tmp_path) -> None:
@@ -102,6 +104,7 @@ MANY = {"window": WINDOW, "batch_size": 32, "seed": 1}
 SHUFFLES = [False, True, sl.Shuffle(lanes=1, block=200), sl.Shuffle(lanes=3, block=100), sl.Shuffle(block=90, visits=5)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("folder", [True, False])
 @pytest.mark.parametrize("tail", ["drop", "pad", "carry"])
@@ -117,7 +120,8 @@ def test_the_least_is_true(shuffle, folder, tail, tmp_path) -> None:
     assert epochs(loader(least), loader(None), passes=3) > 100
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.sampled
+@settings(max_examples=40 if SOAK else 12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shards=st.integers(1, 9),
     rows=st.integers(1, 6),
@@ -180,6 +184,7 @@ def samples(folder: Path, *, shards: int = 10, start: int = 0) -> sl.Dataset:
     return sl.scan(folder)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("folder", [True, False])
 @pytest.mark.parametrize("shuffle", [False, True, sl.Shuffle(lanes=2, block=40)])
 def test_samples_come_in_the_least_that_their_order_needs(folder, shuffle, tmp_path) -> None:
@@ -195,6 +200,7 @@ def test_samples_come_in_the_least_that_their_order_needs(folder, shuffle, tmp_p
     assert epochs(loader(least), loader(None)) > 100
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("folder", [True, False])
 @pytest.mark.parametrize("shuffle", [True, sl.Shuffle(lanes=1, block=100)])
 def test_datasets_of_a_mixture_come_in_the_least_that_their_orders_need(folder, shuffle, tmp_path) -> None:
@@ -332,6 +338,7 @@ def test_a_rank_needs_what_its_own_lanes_need(tmp_path) -> None:
         assert epochs(sl.Loader(source, **mine, cache=sl.Cache(limit=least)), sl.Loader(source, **mine))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("folder", [True, False])
 def test_worker_processes_come_in_the_least_that_their_orders_need(folder, tmp_path) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
