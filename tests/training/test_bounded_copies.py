@@ -283,6 +283,10 @@ np.save(steps / f"rank-{rank}.npy", np.concatenate(delivered))
 """
 
 
+RANKS = 4 if SOAK else 2
+
+
+@pytest.mark.sampled
 def test_ranks_that_share_a_folder_are_counted_together(tmp_path) -> None:
     source = plain(tmp_path / "data", 24)
     options = {**MANY, "shuffle": sl.Shuffle(lanes=4, block=100), "batch_size": 8, "seed": 0}
@@ -291,24 +295,24 @@ def test_ranks_that_share_a_folder_are_counted_together(tmp_path) -> None:
         (tmp_path / name).mkdir()
         place = [str(tmp_path / "data"), str(tmp_path / f"cache-{name}"), str(limit)]
         ranks = [
-            subprocess.Popen([sys.executable, "-c", RANK, *place, str(rank), "4", str(tmp_path / name)])
-            for rank in range(4)
+            subprocess.Popen([sys.executable, "-c", RANK, *place, str(rank), str(RANKS), str(tmp_path / name)])
+            for rank in range(RANKS)
         ]
         return [rank.wait(timeout=300) for rank in ranks]
 
     alone = max(
-        least_of(sl.Loader(source, **options, rank=rank, world_size=4, cache=sl.Cache(tmp_path / "one", 1)))
-        for rank in range(4)
+        least_of(sl.Loader(source, **options, rank=rank, world_size=RANKS, cache=sl.Cache(tmp_path / "one", 1)))
+        for rank in range(RANKS)
     )
     codes = run(alone + 40_000, "few")
     assert sorted(set(codes)) == [3, 4]  # one refuses, before its first batch; the others learn of it
     refused = (tmp_path / "few" / "refused").read_text()
     assert refused.startswith("0 ")
     assert re.search(r"on the [234] ranks that share the folder", refused)
-    everyone = sl.Loader(source, **options, cache=sl.Cache(tmp_path / "all", 1)).global_batch(32)
-    assert run(2 * least_of(everyone), "enough") == [0] * 4
-    for rank in range(4):
-        expected = [batch["action"] for batch in sl.Loader(source, **options, rank=rank, world_size=4)]
+    everyone = sl.Loader(source, **options, cache=sl.Cache(tmp_path / "all", 1)).global_batch(8 * RANKS)
+    assert run(2 * least_of(everyone), "enough") == [0] * RANKS
+    for rank in range(RANKS):
+        expected = [batch["action"] for batch in sl.Loader(source, **options, rank=rank, world_size=RANKS)]
         assert np.array_equal(np.load(tmp_path / "enough" / f"rank-{rank}.npy"), np.concatenate(expected))
 
 
