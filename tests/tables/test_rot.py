@@ -22,7 +22,7 @@ from seqlake.tables.standalone import checkpoints
 from seqlake.testing.oracle import crashes
 
 from ..counting import Counts, many, seeded  # noqa: TID252 - tests are no package that could be named
-from ..soak import SOAK  # noqa: TID252
+from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
 from . import rot
 
 DERIVED = {"index", "checkpoints", "hint", "media", "derived", "staged"}
