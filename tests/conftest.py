@@ -6,6 +6,7 @@ Run as a script, this is the server: in a process of its own, so that tests may 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import subprocess
@@ -41,6 +42,29 @@ class Bucket(NamedTuple):
 def pytest_configure() -> None:
     """Ctrl-C interrupts, here and in all processes that tests begin: one begun in the background may ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: were it looked at for garbage each time, that would take seconds a time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    """All items of a test, of which every run may take some."""
+    items = yield
+    if isinstance(items, list):
+        from . import soak  # not at the top: run as a script, this file belongs to no package
+
+        soak.leave(items)
+    return items
 
 
 def counted(item: pytest.Item) -> bool:

@@ -458,6 +458,7 @@ def pictured(batch):
     }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_frames_become_files(films, workers) -> None:
     done = sl.compute(films, pictured, FILES, read=["cam"], on=Processes(workers=workers), batch_size=4)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "seqlake"
-TREES = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 EMPTY = {"found", "made", "told", "shown", "below", "own"}
 """Words that fit anything: what was found, and what is it?"""
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """The source of seqlake, parsed."""
+    return {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def names(node: ast.AST) -> str | None:
@@ -26,7 +32,7 @@ def names(node: ast.AST) -> str | None:
 def test_no_name_fits_anything() -> None:
     guilty = [
         f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)} {names(node)}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if names(node) in EMPTY
     ]
@@ -39,7 +45,7 @@ def test_grey_has_one_spelling() -> None:
     others = re.compile(r"""["'`](?i:gray)(?:\d*[bl]e|\d+|f\d+le)?["'`]|-pix_fmt gray16le|gray16le holds""")
     guilty = [
         f"{path.name}:{number} {line.strip()}"
-        for path in (*TREES, *pages)
+        for path in (*trees(), *pages)
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if "gray" in others.sub("", line).lower()
     ]
@@ -49,7 +55,7 @@ def test_grey_has_one_spelling() -> None:
 def test_a_docstring_is_a_sentence() -> None:
     short = [
         f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 1)} {text!r}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)) is not None and len(text.split()) < 4
     ]
@@ -59,7 +65,7 @@ def test_a_docstring_is_a_sentence() -> None:
 def test_a_public_class_has_a_name_of_its_own() -> None:
     """A store of L5Kit is public under that word, and so is the protocol."""
     places: dict[str, list[str]] = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(path.relative_to(SOURCE)))

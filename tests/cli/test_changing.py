@@ -256,6 +256,7 @@ def test_vacuum_says_how_much_it_frees(run, dataset) -> None:
     assert run("vacuum", dataset, "--older-than", 0).out.startswith("Removed 0 files, 0 B.")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", ["standalone", "delta", "iceberg", "ducklake"])
 def test_vacuum_counts_bytes_by_the_listings_that_it_makes_anyway(kind, run, tmp_path, monkeypatch) -> None:
     ds = sl.create(PLACES[kind].format(folder=tmp_path, name="ds"), sl.Schema({"reward": pa.float64()}))

@@ -36,6 +36,7 @@ def cells(place: str, column: str) -> dict[str, object]:
     return dict(zip(*(table.column(i).to_pylist() for i in (0, 1)), strict=True))
 
 
+@pytest.mark.sampled(every=2)
 def test_label_computes_gives_and_reads(run, place, tmp_path) -> None:
     truth = sl.open(place).to_arrow()
     told = run("label", place, "good", "--sql", "reward > 1 AND len(action) < 6", "-m", "first look", "--json")
@@ -144,6 +145,7 @@ def test_dry_runs_and_mistakes_change_nothing(run, place, tmp_path) -> None:
     assert sl.open(place).version == version
 
 
+@pytest.mark.sampled(every=2)
 def test_diff_says_what_each_verb_did(run, place) -> None:
     first = sl.open(place)
     assert not sl.diff(first, sl.open(place))

@@ -93,6 +93,7 @@ def places(tmp_path_factory):
     return folder
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("command", REFUSED, ids=" ".join)
 def test_a_dry_run_is_refused_as_the_real_one(command, run, places, monkeypatch) -> None:
     monkeypatch.chdir(places)

@@ -96,6 +96,7 @@ def work(verb: str, source: Path, tmp_path: Path) -> list[str]:
     return [verb, str(source), str(place)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("verb", "swallowed"), [("compact", True), ("convert", False), ("repack", True), ("validate", False)]
 )
@@ -181,6 +182,7 @@ def moments(source: Path, tmp_path: Path, verb: str, *, times: int, seed: int) -
             assert not (tmp_path / "work").exists(), share
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("verb", ["compact", "convert"])
 def test_it_is_taken_at_any_moment(source: Path, tmp_path: Path, verb: str) -> None:
     moments(source, tmp_path, verb, times=2, seed=7)
@@ -281,7 +283,7 @@ def each_moment(kind: str, verb: str, tmp_path: Path, *, times: int, seed: int) 
 
 
 def test_nothing_is_half_done_at_a_moment(tmp_path: Path) -> None:
-    each_moment("iceberg", "convert", tmp_path, times=1, seed=17)
+    each_moment("standalone", "convert", tmp_path, times=1, seed=17)
 
 
 @pytest.mark.soak

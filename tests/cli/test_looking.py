@@ -297,6 +297,7 @@ def test_every_option_that_names_columns_is_among_these(dataset, places) -> None
     assert expected - given == NEW_NAMES
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", [[], ["--json"]])
 @pytest.mark.parametrize("arguments", WRONG, ids=lambda one: " ".join(map(str, one)))
 def test_a_wrong_column_is_one_line_with_the_nearest_and_wrong_usage(run, dataset, places, arguments, form) -> None:

@@ -110,6 +110,7 @@ def test_what_changes_a_dataset_says_to_convert_first(name: str, on: Any, home: 
         ), verb
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("verb", WORK)
 @pytest.mark.parametrize("name", [*SEQUENCES, *SAMPLES])
 def test_what_reads_works_or_says_that_samples_become_sequences(name: str, verb: str, on: Any) -> None:

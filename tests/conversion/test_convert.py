@@ -375,6 +375,7 @@ def kill_after(process, line_start, count):
     return lines
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_between_parts_it_goes_on_and_redoes_nothing(tmp_path, workers):
     table = episodes(24)

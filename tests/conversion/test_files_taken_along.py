@@ -20,6 +20,7 @@ def test_these_do() -> None:
     assert TAKING == ["huggingface", "lerobot", "mcap", "rerun", "rlds", "webdataset", "zarr_replay"]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("to", TAKING)
 def test_films_in_a_bucket_are_taken_along(to, s3_bucket, tmp_path) -> None:
     ds = sl.create(tmp_path / "ds", sl.Schema({"cam": sl.Video(fps=10), "action": sl.Trajectory(dim=2, fps=10)}))

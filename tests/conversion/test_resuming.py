@@ -80,6 +80,7 @@ def is_there(done: subprocess.CompletedProcess[str]) -> bool:
     return "new or empty" in done.stderr or "40 sequences is at" in done.stderr
 
 
+@pytest.mark.sampled(every=2, start=1)
 @pytest.mark.parametrize("to", [None, "mds"])
 def test_the_same_command_goes_on_after_kills_at_any_moment(tmp_path: Path, to: str | None) -> None:
     steps().to_csv(tmp_path / "steps.csv", index=False)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import seqlake as sl
 from seqlake.errors import SchemaMismatchError
 
+from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
+
 NS = 1_700_000_000_123_456_789
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 INTEGERS = [getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -111,8 +113,9 @@ def verbs(ds: sl.Dataset, wanted: list, place) -> None:
         same(sl.open(place / "converted"), wanted)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "theirs"])
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10 if SOAK else 4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cells=columns())
 def test_cells_of_every_type_go_through_every_verb(ours, cells, tmp_path_factory) -> None:
     place = tmp_path_factory.mktemp("types")
@@ -249,6 +252,7 @@ def extended(kind: pa.DataType, inside: str, *, null: bool) -> tuple[pa.Array, p
     return made(cells), made(stored)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("engine", ["parquet", "lance", "vortex", "theirs"])
 @settings(max_examples=3, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
 @given(kind=st.sampled_from(list(EXTENSIONS)), inside=st.sampled_from(INSIDE), null=st.booleans())

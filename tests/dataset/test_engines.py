@@ -230,6 +230,7 @@ def homed(home: str, root: Path, bucket: tuple[str, Any], engine: str) -> tuple[
     return location, storage
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "home",
@@ -353,6 +354,7 @@ for number in range(1000):
 """
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_writers_that_are_killed_lose_nothing_and_leave_nothing_half(tmp_path: Path, engine: str) -> None:
     """Two processes append at once, and both are killed at some moment of a commit."""

@@ -163,6 +163,7 @@ def test_info_and_repr_say_when_it_is_due(ds: sl.Dataset) -> None:
     assert "fold is due" not in repr(sl.open(ds.location, version=3))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_lake_says_it_itself(kind: str, tmp_path: Path) -> None:
     ds = sl.create(PLACES[kind].format(folder=tmp_path, name="ds"), sl.Schema({"reward": pa.float32()}))

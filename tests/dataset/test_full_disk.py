@@ -117,6 +117,7 @@ def small(verb: str, sizes: list[str], *given: Path) -> None:
     assert int(ended.stdout) >= 1
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.skipif(not spaces(), reason="nobody but root may mount a file system here")
 @pytest.mark.parametrize("verb", ["convert", "mds", "split", "trim", "concat", "zarr_split"])
 def test_what_fails_leaves_nothing_and_goes_through_once_there_is_room(

@@ -15,7 +15,7 @@ import pytest
 import seqlake as sl
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 
-from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
+from ..homes import PLACES, QUICK  # noqa: TID252 - tests are no package that could be named
 from ..media import clips  # noqa: TID252 - tests are no package that could be named
 
 F = pa.float32()
@@ -184,6 +184,7 @@ def film() -> bytes:
     return clips.encode(times=range(STEPS))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_that_others_use_otherwise_never_breaks_reading(kind, field, film, tmp_path) -> None:
@@ -252,8 +253,9 @@ def test_a_row_of_another_dimension_than_the_first_is_refused(tmp_path) -> None:
     assert [len(row["action"]) for row in sl.open(tmp_path / "ds")] == [4, 2, 0]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["training", "archive"])
-@pytest.mark.parametrize("home", PLACES)
+@pytest.mark.parametrize("home", QUICK)
 def test_a_row_of_another_dimension_than_those_that_are_there_is_refused(home, layout, tmp_path) -> None:
     def place(name: str) -> str:
         return PLACES[home].format(folder=tmp_path, name=name)

@@ -177,6 +177,7 @@ def test_a_loader_that_shuffles_goes_on_where_it_stopped(kind, tmp_path) -> None
         np.testing.assert_array_equal(found["cam"], expected["cam"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("home", PLACES)
 @pytest.mark.parametrize("name", ["binary", "struct"])
 def test_every_home_carries_bytes_and_decodes_them(home, name, tmp_path) -> None:
@@ -195,6 +196,7 @@ def test_every_home_carries_bytes_and_decodes_them(home, name, tmp_path) -> None
     assert above_note(out) == []
 
 
+@pytest.mark.sampled(every=2)
 def test_sequences_and_sheets_show_them(kind, tmp_path) -> None:
     from seqlake.dataset.drawing import contact_sheet
 
@@ -227,6 +229,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BROKEN)
 def test_damage_in_rows_is_found_and_no_row_beside_it_suffers(name, kind, tmp_path) -> None:
     column, data, code = BROKEN[name]
@@ -302,6 +305,7 @@ def test_pieces_hold_their_own_part(kind, tmp_path) -> None:
     np.testing.assert_array_equal(pieces.sequence("a/001")["cam"][:], ds.sequence("a")["cam"][5:10])
 
 
+@pytest.mark.sampled(every=2)
 def test_what_only_moves_rows_moves_bytes(kind, tmp_path) -> None:
     ds = sl.open(folder(tmp_path / "in", kind))
     copy = sl.convert(ds, tmp_path / "copy", progress=False)

@@ -42,6 +42,7 @@ def files(tmp_path) -> dict[str, Path]:
     return places
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("home", PLACES)
 def test_every_form_of_a_file_is_stored_as_its_bytes(home, files, tmp_path) -> None:
     place = PLACES[home].format(folder=tmp_path, name="ds")

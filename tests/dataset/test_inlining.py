@@ -58,6 +58,7 @@ def frames(ds: sl.Dataset) -> list[dict[str, np.ndarray]]:
     return list(sl.Loader(ds, window=window, batch_size=16, shuffle=False).frames(size=(16, 16)))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("home", PLACES)
 def test_both_ways_in_every_home(home, tmp_path) -> None:
     place = PLACES[home].format(folder=tmp_path, name="ds")

@@ -72,6 +72,7 @@ def everywhere(source: sl.Dataset, tmp_path: Path, verb: str, *, moments: int, s
             VERBS[verb](source, out)
 
 
+@pytest.mark.sampled(every=3, start=1)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that falls into a __del__
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # one that falls between a file's opening and its use
 @pytest.mark.parametrize("verb", VERBS)

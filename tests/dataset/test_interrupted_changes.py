@@ -119,6 +119,7 @@ def sampled(verbs: list[str], kind: str, tmp_path: Path, patch: pytest.MonkeyPat
             verb.check(line)
 
 
+@pytest.mark.sampled(every=2, start=1)
 @pytest.mark.parametrize(("kind", "verb"), [("iceberg", "vacuum"), ("delta", "convert"), ("standalone", "upsert")])
 def test_it_was_made_or_not(kind: str, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sampled([verb], kind, tmp_path, monkeypatch, moments=3, seed=8)

@@ -129,6 +129,7 @@ def test_names_of_no_file_are_missing(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("count", [3, 300])
 def test_in_a_bucket_by_name_or_by_list(count: int, s3_bucket, tmp_path: Path) -> None:
     storage = s3_bucket.storage

@@ -56,6 +56,7 @@ def assert_whole(ds, *ids):
     assert ds.validate(depth="files").ok
 
 
+@pytest.mark.sampled(every=2)
 def test_a_collection_keeps_what_an_upsert_copied_in(address, tmp_path):
     ds = sl.create(address("set"), SCHEMA)
     ds.append(given(tmp_path, "a"))

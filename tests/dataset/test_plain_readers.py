@@ -375,6 +375,7 @@ def made(tmp_path: Path) -> Model:
     return m
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
 @pytest.mark.parametrize("before", [(), (label, rename_signal, drop_first, append)], ids=["fresh", "unfolded"])
 def test_nothing_contradicts_the_files_after(verb, before, tmp_path) -> None:
@@ -385,6 +386,7 @@ def test_nothing_contradicts_the_files_after(verb, before, tmp_path) -> None:
     check(m, tmp_path)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_contradicts_the_files_after_any_of_them(seed, tmp_path) -> None:
     rng = random.Random(seed)

@@ -164,6 +164,7 @@ def check(ds: sl.Dataset, table: pa.Table, mixtrain: str, out: Path, *, depth: s
     assert converted.schema.metadata == ds.schema.metadata
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PRINTED)
 @pytest.mark.parametrize("home", theirs.HOMES)
 def test_a_printed_table_is_a_dataset(home, name, tmp_path) -> None:
@@ -173,6 +174,7 @@ def test_a_printed_table_is_a_dataset(home, name, tmp_path) -> None:
     check(ds, table, mixtrain, tmp_path / "out")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("home", theirs.HOMES)
 def test_every_listed_column_with_the_printed_metadata_and_real_files(home, tmp_path) -> None:
     steps = 8

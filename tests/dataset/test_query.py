@@ -72,6 +72,7 @@ def truth(expression: str, table: pa.Table = ROWS) -> list[str]:
     return [one for (one,) in found]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "expression",
     [

@@ -190,6 +190,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return ds, duckdb_table(request.param, folder, rows)
 
 
+@pytest.mark.sampled(every=2)
 @settings(max_examples=6, deadline=None)
 @given(condition=CONDITIONS)
 def test_any_condition_has_the_rows_that_duckdb_finds(both, condition: str) -> None:
@@ -202,6 +203,7 @@ EDGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 def test_conditions_at_the_edge_of_bounds(both) -> None:
     for condition in EDGES:
         agree(*both, condition)

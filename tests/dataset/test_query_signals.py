@@ -23,6 +23,8 @@ from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.query import answers
 from seqlake.errors import CorruptFileError
 
+from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -80,7 +82,8 @@ def of_ours(ds: sl.Dataset, query: str) -> Any:
         return type(error.__cause__ or error)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.sampled(every=2)
+@settings(max_examples=25 if SOAK else 10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(st.sampled_from(CONDITIONS), min_size=1, max_size=3))
 def test_a_condition_keeps_the_rows_that_duckdb_keeps(arm: sl.Dataset, parts: list[str]) -> None:
     """A cast that fails on rows which other parts rule out may fail or not: no order of the parts is promised."""
@@ -91,6 +94,7 @@ def test_a_condition_keeps_the_rows_that_duckdb_keeps(arm: sl.Dataset, parts: li
     assert of_ours(arm, query) in allowed
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "query",
     [
@@ -123,6 +127,7 @@ def test_questions_answer_as_duckdb_does(arm: sl.Dataset, query: str) -> None:
     assert [of_ours(arm, query) for _ in range(3)] == [wanted] * 3  # small columns are a table from the second on
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "query",
     [
@@ -235,6 +240,7 @@ def test_damage_ahead_of_the_query_is_named(arm: sl.Dataset, tmp_path: Path) -> 
         answers(Excerpt.of(checked), "SELECT sum(len(action)) FROM dataset")
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.skipif(
     duckdb.__version__ < "2", reason="a forked process that uses DuckDB 1.5 dies as it ends, ours or not"

@@ -137,6 +137,7 @@ def test_files_of_a_take_are_kept_by_collection(root: Path) -> None:
     assert {n for n in before if n.startswith("files/")} == {n for n in files_in(root) if n.startswith("files/")}
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("raw", [False, True])
 def test_long_takes_of_every_kind_of_signal(raw: bool, tmp_path: Path) -> None:
     schema = Schema(
@@ -858,7 +859,7 @@ def check_kills(root: Path, kills: int, seed: int) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked child")
 def test_kill_in_mid_take_loses_that_take_alone(root: Path) -> None:
-    check_kills(root, 20, seed=0)
+    check_kills(root, 8, seed=0)
 
 
 @pytest.mark.soak

@@ -57,6 +57,7 @@ def filmed(tmp_path: Path) -> Dataset:
     return ds
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "options",
     [{}, {"layout": "archive"}, {"fixed_size_inner": True}, {"rows_per_shard": 3}, {"rows_per_shard": 1},

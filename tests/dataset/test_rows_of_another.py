@@ -64,6 +64,7 @@ def check(ds: sl.Dataset) -> None:
     assert not [finding for finding in ds.validate(depth="files") if finding.severity == "error"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "verb"), [*(("standalone", verb) for verb in GIVES), *((kind, "append") for kind in list(PLACES)[1:4])]
 )

@@ -225,6 +225,7 @@ def _values_in_a_child(rows: sl.Selection) -> list[float]:
     return rows[0]["action"].ravel().tolist()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_child_process_opens_its_own_readers(rows: sl.Selection, method: str) -> None:
     assert rows[0]["action"] is not None

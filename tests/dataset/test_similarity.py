@@ -56,6 +56,7 @@ def expected(vectors, like, metric):
     return [n for n in order if n not in {7, 8, 9}], scores
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
 def test_nearest_is_that_of_numpy(ds, vectors, metric) -> None:
     like = np.random.default_rng(1).normal(size=DIM)
@@ -104,6 +105,7 @@ def test_every_type_and_ties_in_the_order_of_rows(tmp_path, dtype) -> None:
             assert np.allclose([one.score for one in near], scores[[one.row for one in near]], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("size", [1e-40, 1e-25, 1e25, 3e37])
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
 def test_very_small_and_very_large_numbers(tmp_path, size, metric) -> None:
@@ -119,6 +121,7 @@ def test_very_small_and_very_large_numbers(tmp_path, size, metric) -> None:
         assert [one.row for one in sl.nearest(ds, "v", like, k=6, metric=metric)] == order[:6].tolist()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("block", [7, 4096])
 def test_duplicates_are_all_pairs_above_the_threshold(ds, vectors, monkeypatch, block) -> None:
     monkeypatch.setattr("seqlake.dataset.similarity.pairs.ROWS", block)

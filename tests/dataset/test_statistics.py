@@ -104,6 +104,7 @@ def test_statistics_are_numpys_on_the_concatenated_steps(tmp_path, way) -> None:
     check(stats["instruction_embedding"], np.stack([e["instruction_embedding"] for e in episodes]))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_number_is_seen_once_whatever_the_selection(tmp_path, way) -> None:
     ds = arms(tmp_path / "arm", **WAYS[way])
@@ -116,6 +117,7 @@ def test_every_number_is_seen_once_whatever_the_selection(tmp_path, way) -> None
         check(stats["action"], np.concatenate([np.zeros((0, 12), "f4"), *own]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["training", "archive"])
 def test_every_type_of_number(tmp_path, dtype, layout) -> None:

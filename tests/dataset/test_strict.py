@@ -21,7 +21,7 @@ HOMES = {
     "standalone": "{}/arm",
     "delta": "delta:{}/arm",
     "iceberg": "iceberg:{}/warehouse/robots.arm",
-    "ducklake": "ducklake:{}/lake.ducklake?table=arm",
+    "ducklake": "ducklake:sqlite:{}/lake.sqlite?table=arm",
 }
 
 
@@ -77,6 +77,7 @@ def test_reading(ds: sl.Dataset) -> None:
     assert sum(len(batch["action"]) for batch in loader) > 8
 
 
+@pytest.mark.sampled(every=2)
 def test_changing(ds: sl.Dataset) -> None:
     ds.update([{"sequence_id": "ep_0001", "task": "pour"}])
     ds.upsert([{"sequence_id": "ep_0002", "reward": 1.5}, {"sequence_id": "new", "task": "wipe"}])
@@ -105,6 +106,7 @@ def test_files_that_are_copied_in(ds: sl.Dataset, tmp_path: Path) -> None:
     assert out["ep_0000"]["note"].read() == path.read_bytes()
 
 
+@pytest.mark.sampled(every=2)
 def test_moving(ds: sl.Dataset, tmp_path: Path) -> None:
     sl.convert(ds, tmp_path / "mds", to="mds", progress=False)
     assert len(sl.scan(tmp_path / "mds")) == 10

@@ -156,6 +156,7 @@ ORIGINS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("origin", "kind"),
     [

@@ -35,6 +35,7 @@ except sl.errors.ShardChangedError:
 """
 
 
+@pytest.mark.sampled(every=2, start=1)
 @pytest.mark.parametrize("what", ["loader", "cells"])
 def test_a_shard_that_is_cut_short_meanwhile(tmp_path: Path, what: str) -> None:
     ds = sl.create(tmp_path / "ds", sl.Schema({"action": sl.Trajectory(dim=64, fps=10)}))

@@ -194,6 +194,7 @@ def test_every_page_is_shown_in_both_themes(reader: Reader, part: int) -> None:
     look(reader, pages[part::PARTS])
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("term", SEARCHES)
 def test_the_search_finds(reader: Reader, term: str) -> None:
     reader.wrong.clear()
@@ -206,6 +207,7 @@ def test_the_search_finds(reader: Reader, term: str) -> None:
     assert not reader.wrong
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", PATHS)
 def test_the_six_ways_in_are_followed(reader: Reader, name: str) -> None:
     """From the first page by clicking alone, to the code and on to the next page."""

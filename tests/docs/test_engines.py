@@ -31,6 +31,7 @@ def block_of(package: str) -> str:
     return block
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.filterwarnings("ignore")  # theirs
 @pytest.mark.parametrize("package", ["dask.dataframe", "daft"])
 def test_what_the_page_says_of_them_is_so(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,7 @@ def run(name: str) -> dict[str, object]:
     return known
 
 
+@pytest.mark.sampled(every=2, start=1)
 @pytest.mark.parametrize("name", [name for name in BLOCKS if name.startswith("tests/")])
 def test_the_suites_of_the_page_pass(name: str, tmp_path: Path) -> None:
     """Each law of the suite that the page's test inherits, as its author would run it."""

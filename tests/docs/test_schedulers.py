@@ -78,6 +78,7 @@ def test_the_page_has_the_scripts() -> None:
     assert sorted(BLOCKS) == ["finish.sh", "run.sh", "share.sh", "share.yaml", "submit.sh"]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("scheduler", ["slurm", "kubernetes"])
 def test_the_scripts_of_the_page_run_as_written(scheduler, place) -> None:
     script = {"slurm": "submit.sh", "kubernetes": "run.sh"}[scheduler]

@@ -1,4 +1,7 @@
-"""`examples/ray_training.py`: Ray Train, a real SIGKILL, more workers afterwards."""
+"""`examples/ray_training.py`: Ray Train, a real SIGKILL, more workers afterwards; in the soak.
+
+Every run has `test_elastic_training.py`, which shows the same with torch's own launcher.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ pytest.importorskip("ray")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_training.py"
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="gloo and kills as on Linux and macOS")
 def test_two_workers_are_killed_and_three_go_on(tmp_path):
     arguments = ["--work", tmp_path, "--sequences", "16", "--save-every", "3", "--kill-at", "11"]

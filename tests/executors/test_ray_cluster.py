@@ -141,6 +141,7 @@ class Work:
         assert operations == [version.operation for version in there.versions()]  # one commit
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("verb", ["compute", "convert"])
 def test_a_node_is_killed_in_the_middle(verb, nodes, tmp_path) -> None:
     work = Work(verb, tmp_path, count=64)

@@ -60,6 +60,7 @@ def alone(recorded, tmp_path):
     return lambda verb: outcome(verb, copied(recorded, verb, tmp_path / "alone"), tmp_path / "out-alone", HERE)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("verb", VERBS)
 def test_shares_give_what_one_process_gives(verb, recorded, others, alone, tmp_path) -> None:
     """In any order, twice, in other processes, killed and run again; finished too early, well, and once more."""
@@ -98,6 +99,7 @@ def test_shares_give_what_one_process_gives(verb, recorded, others, alone, tmp_p
         assert not ds.validate(depth="files").errors
 
 
+@pytest.mark.sampled(every=3, start=1)
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_interrupted_run_goes_on(verb, recorded, alone, tmp_path, monkeypatch) -> None:
     """What was finished is not done again, whatever stopped the first process."""
@@ -132,6 +134,7 @@ def test_an_interrupted_run_goes_on(verb, recorded, alone, tmp_path, monkeypatch
     assert not work.exists()
 
 
+@pytest.mark.sampled(every=3, start=2)
 @pytest.mark.parametrize("verb", VERBS)
 def test_processes_and_ray_give_what_one_process_gives(verb, recorded, alone, cluster, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("seqlake.dataset.similarity.pairs.ROWS", 4096)  # as Ray's workers have it
@@ -145,6 +148,7 @@ def test_processes_and_ray_give_what_one_process_gives(verb, recorded, alone, cl
     assert undivided == here
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("verb", ["trim", "compact", "convert", "compute"])
 def test_a_finish_that_is_killed_after_its_commit_commits_once(verb, recorded, others, alone, tmp_path) -> None:
     place, out, work = copied(recorded, verb, tmp_path / "ds"), tmp_path / "out", tmp_path / "work"
@@ -250,6 +254,7 @@ def test_a_damaged_receipt_is_refused(damage, recorded, tmp_path) -> None:
     assert len(sl.trim(ds, tmp_path / "out", start=2, on=Finish(folder=work)).dataset) == 12
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["run.json", "transaction.agreed", "pass-0/tasks.agreed"])
 @pytest.mark.parametrize("data", [b"", b"[]", b"\x80\x04K\x01."])
 def test_other_files_of_the_folder_that_are_damaged_are_refused(name, data, recorded, tmp_path) -> None:

@@ -82,6 +82,7 @@ def test_a_commit_makes_its_calls_in_the_order_that_a_power_loss_needs(tmp_path)
     ]  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("call", ["create", "write", "fsync", "link", "mkdir"])
 @pytest.mark.parametrize("options", [{}, {"temporary": "staged/T.tmp"}])

@@ -287,6 +287,7 @@ class Breaking:
 VERBS = ("GET", "PUT", "POST", "DELETE")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("when", ["before", "within"])
 def test_a_broken_connection_is_made_again(when, kept) -> None:

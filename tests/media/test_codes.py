@@ -100,6 +100,7 @@ def opened(data: bytes, **fields: Any) -> Any:
     return media.open(Source(blob=data, column=Video(**fields)))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("pixels", [*GREY, *PLANAR, *PACKED])
 def test_codes_are_those_of_the_file(pixels: str) -> None:
     decoder = opened(stored(pixels)[0], pixel_format=pixels)

@@ -59,6 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", LISTS)

@@ -49,6 +49,7 @@ def cut(data: bytes, start: int, stop: int, path: Path) -> tuple[Any, bytes]:
     return made, path.read_bytes()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(CLIPS))
 @pytest.mark.parametrize(("start", "stop"), [(0, None), (3, 17), (7, -2)])
 def test_a_clip_is_what_was_cut(name: str, start: int, stop: int | None, tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_tiff_is_what_tifffile_writes_and_reads(data: st.DataObject) -> None:
     assert (head.size, head.dtype, head.channels) == ((width, height), str(pixels.dtype), expected.shape[2])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("packed", [None, "tiff_lzw", "packbits", "tiff_adobe_deflate"])
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGB", "RGBA", "I;16", "F"])
 def test_tiff_is_what_pillow_writes_and_reads(mode: str, packed: str | None) -> None:
@@ -189,6 +190,7 @@ def test_ppm_and_pgm_have_their_stored_values(size: tuple[int, int], channels: i
         image.decode(data[:-1])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
 @pytest.mark.parametrize("kind", ["WEBP", "AVIF", "JPEG2000"])
 @pytest.mark.parametrize("lossless", [True, False])
@@ -256,6 +258,7 @@ def test_avif_of_more_than_8_bits_is_never_cut(monkeypatch: pytest.MonkeyPatch) 
         image.decode(data)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("turn", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 def test_turns_are_applied_where_the_column_says_so(kind: str, turn: int) -> None:

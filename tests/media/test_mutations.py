@@ -137,6 +137,7 @@ def counted(kinds: list[str], folder: Path, first: int, count: int) -> list[coun
     return list(counts.values())
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("part", range(3))
 def test_changed_files_are_refused_or_read(part: int, tmp_path: Path) -> None:
     bad = [(one.reader, one.examples) for one in counted(list(KINDS)[part::3], tmp_path, 0, 3) if one.bad()]

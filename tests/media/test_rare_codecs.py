@@ -105,6 +105,7 @@ def opened(data: bytes, **fields: object) -> video.VideoDecoder:
     return video.open(Source(blob=data, column=Video(), **fields))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", READ)
 def test_each_frame_is_the_one_of_a_sequential_decode(name: str) -> None:
     expected = clips.sequential(clip(name))

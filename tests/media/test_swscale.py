@@ -32,6 +32,7 @@ def _needs_the_library() -> None:
         pytest.skip("this build of PyAV keeps its libswscale elsewhere")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["yuv420p", "yuvj420p"])
 @pytest.mark.parametrize("matrix", sorted(pixels._MATRICES))
 @pytest.mark.parametrize("span", [0, 1, 2])

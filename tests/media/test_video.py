@@ -79,6 +79,7 @@ class TestLaws(DecoderTests):
         return opened(clip("h264 with B-frames"))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("name", "stream"), CASES)
 def test_each_frame_is_the_right_one_by_every_way_to_it(name: str, stream: int) -> None:
     expected = truth(name, stream)
@@ -94,6 +95,7 @@ def test_each_frame_is_the_right_one_by_every_way_to_it(name: str, stream: int) 
     assert wrong(decoder, range(count), expected) == []
 
 
+@pytest.mark.sampled(every=3, start=1)
 @pytest.mark.parametrize(("name", "stream"), CASES)
 def test_a_kept_index_says_the_same(name: str, stream: int) -> None:
     data = clip(name)
@@ -106,6 +108,7 @@ def test_a_kept_index_says_the_same(name: str, stream: int) -> None:
     assert wrong(decoder, [0, len(decoder) - 1, 3], truth(name, stream)) == []
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("name", "stream"), CASES)
 def test_a_random_read_feeds_no_more_than_it_must(name: str, stream: int) -> None:
     index = opened(clip(name), stream).packets
@@ -117,6 +120,7 @@ def test_a_random_read_feeds_no_more_than_it_must(name: str, stream: int) -> Non
     assert worst <= 0 or name == "h264 intra refresh"
 
 
+@pytest.mark.sampled(every=3, start=2)
 @pytest.mark.parametrize("name", [name for name in clips.CLIPS if name != "h264 intra refresh"])
 def test_going_on_feeds_each_packet_once(name: str) -> None:
     decoder = opened(clip(name))
@@ -125,6 +129,7 @@ def test_going_on_feeds_each_packet_once(name: str) -> None:
     assert decoder.fed <= len(decoder.packets.pts)
 
 
+@pytest.mark.sampled(every=3, start=1)
 @pytest.mark.parametrize("name", [name for name in clips.CLIPS if name not in {"h264 intra refresh", "ffv1, odd size"}])
 def test_a_long_slice_feeds_each_packet_once(name: str) -> None:
     decoder = opened(clip(name))
@@ -142,6 +147,7 @@ def times(data: bytes) -> list[tuple[int, Fraction]]:
 UNTOLD = {"raw h264", "mpeg4 with B-frames, avi"}  # the container tells no presentation times
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", [name for name in clips.CLIPS if name not in UNTOLD])
 def test_times_are_those_of_the_container(name: str) -> None:
     decoder = opened(clip(name))
@@ -412,6 +418,7 @@ def test_a_kept_index_that_cannot_be_read_is_made_again() -> None:
         assert wrong(opened(clip(name), index=index), [3, 30], truth(name)) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name",
     [

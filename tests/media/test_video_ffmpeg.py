@@ -46,6 +46,7 @@ def ffmpeg(path: Path, stream: int, *options: str) -> bytes:
     return subprocess.run([*reading, *writing], check=True, capture_output=True, timeout=60).stdout
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("name", "stream"), CASES)
 def test_planes_are_equal_byte_for_byte(name: str, stream: int, tmp_path: Path) -> None:
     path = file_of(name, tmp_path)

@@ -117,6 +117,7 @@ def test_time_finds_the_latest_frame_that_is_shown(rows: sl.Selection) -> None:
         cam.at(seconds=[0.5, -0.1])
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", clips.CLIPS)
 def test_every_frame_is_found_at_its_own_time(tmp_path: Path, name: str) -> None:
     (tmp_path / "clip").write_bytes(clips.clip(name))

@@ -79,6 +79,7 @@ def clip_of(name: str, folder: Path) -> zoo.Clip:
     return made
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("name", "whole"), SAMPLE)
 def test_frames_are_those_of_a_sequential_decode(name: str, whole: bool, folder: Path) -> None:
     verdict = zoo.judged(clip_of(name, folder))
@@ -190,6 +191,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("how", "name", "whole"), [(how, *one) for how, every in WRITTEN.items() for one in every])
 def test_what_is_cut_out_of_them_shows_the_same(how: str, name: str, whole: bool, folder: Path, tmp_path: Path) -> None:
     """Copied frames to the last bit, encoded ones nearest to theirs; damage may be refused, before or after."""

@@ -68,7 +68,7 @@ def check(found: Counts, reader: str) -> None:
 @pytest.mark.mutations
 @pytest.mark.parametrize("reader", [reader for reader in CASES if reader not in RARE])
 def test_changed_files(reader, tmp_path) -> None:
-    check(counted(reader, 7, 60 if reader in FAST else 10, tmp_path, patience=240), reader)
+    check(counted(reader, 7, 30 if reader in FAST else 3, tmp_path, patience=240), reader)
 
 
 @pytest.mark.soak

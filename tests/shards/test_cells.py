@@ -38,6 +38,7 @@ def doubled(cells: object) -> object:
     return [doubled(one) for one in cells] if isinstance(cells, list) else cells if cells is None else 2 * cells
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("outer", "inner"), NESTED)
 def test_lists_around_other_values(outer: str, inner: str) -> None:
     cells = array(outer, inner)
@@ -49,6 +50,7 @@ def test_lists_around_other_values(outer: str, inner: str) -> None:
     assert revalued(cells, there).to_pylist() == ROWS
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("outer", "inner"), NESTED)
 def test_units_of_lists(outer: str, inner: str) -> None:
     turned = _turned(array(outer, inner), [_Linear(2.0), _Linear(2.0)], "action")
@@ -56,6 +58,7 @@ def test_units_of_lists(outer: str, inner: str) -> None:
     assert turned.to_pylist() == doubled(ROWS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("wanted", ["list", "large", "fixed"])
 @pytest.mark.parametrize(("outer", "inner"), NESTED)
 def test_lists_in_another_form(outer: str, inner: str, wanted: str) -> None:

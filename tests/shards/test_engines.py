@@ -330,6 +330,7 @@ class Far:
         return self.inside.ranges(starts, stops)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_is_said_of_a_file_far_away_costs_one_request(tmp_path: Path, engine: str) -> None:
     for rows, most in ((50, 1), (6_000, 2)):
@@ -366,6 +367,7 @@ def test_what_is_no_file_of_the_engine_says_so(tmp_path: Path, engine: str) -> N
             assert load("shard_formats", engine).open(open_blob(path)).rows
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_is_said_of_a_file_is_compared_with_itself(tmp_path: Path, engine: str) -> None:
     """Anybody can seal a trailer again: counts, types and sizes that do not fit are refused before they are used."""
@@ -410,6 +412,7 @@ def many_steps(index: OffsetIndex, rows: int) -> dict[str, Any]:
     return {name: replace(entry, steps=np.zeros(rows, np.int32)) for name, entry in index.columns.items()}
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("order", ["training", pytest.param("archive", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_writer_holds_no_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, order: str) -> None:

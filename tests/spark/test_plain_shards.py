@@ -21,6 +21,7 @@ HOMES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["training", "archive"])
 @pytest.mark.parametrize("home", HOMES)
 def test_spark_reads_the_shards_as_they_are(home, layout, spark, tmp_path):

@@ -348,6 +348,7 @@ def test_columns_that_cannot_be_judged_are_left_alone() -> None:
     assert list(check_rows(Batch(rows=rows, schema=declared), SeenIds())) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("outer", [pa.list_, pa.large_list, pa.list_view])
 @pytest.mark.parametrize("inner", [pa.list_, pa.large_list])
 @pytest.mark.parametrize("number", [pa.float16(), pa.float32(), pa.float64(), pa.int8(), pa.uint64(), pa.bool_()])

@@ -200,6 +200,7 @@ def test_what_is_opened_stays_at_its_commit(hub, tmp_path) -> None:
     assert len(sl.open(remote.location)) == 4
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("large", [False, True])
 def test_a_dataset_trains_from_the_hub(hub, tmp_path, large) -> None:
     ds = sl.create(tmp_path / "arm", samples.arm_schema())

@@ -137,6 +137,7 @@ def collect(table):
     table.vacuum(older_than=timedelta(0))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("act", "every"),
     [(append, 3), *((act, 1000) for act in (append, rewrite, side, evolve, rollback, collect))],

@@ -70,6 +70,7 @@ def precious(folder):
     return listed(folder)
 
 
+@pytest.mark.sampled(every=2, start=1)
 def test_a_dry_run_lists_exactly_what_a_collection_removes(home, tmp_path):
     """In every home: shards, files of deletes, copied-in files and what lies beside them."""
     ds = sl.open(home)
@@ -333,6 +334,7 @@ def test_a_ducklake_whose_data_file_lies_elsewhere(tmp_path, path, relative):
 SPY = "CREATE VIEW ducklake_{0} AS SELECT * FROM kept_{0}{1}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 @pytest.mark.parametrize("table", ["metadata", "snapshot", "table", "data_file"])
 def test_a_ducklake_with_views_runs_none_of_them(tmp_path, kind, table):

@@ -409,6 +409,7 @@ ODD = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("escaped", [True, False])
 def test_a_folder_in_a_bucket_says_what_it_says_on_disk(escaped, tmp_path, s3_bucket):
     """Names of any kind, keys that consoles leave for folders, and a file that comes between two looks."""
@@ -530,6 +531,7 @@ def lance(folder):
     ds.delete("sequence_id = 'gone'")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("typed", [True, False], ids=["typed", "untyped"])
 @pytest.mark.parametrize(
     ("make", "where", "advice"),

@@ -9,12 +9,12 @@ import pytest
 import seqlake as sl
 from seqlake.errors import SchemaMismatchError
 
-from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
+from ..homes import PLACES, QUICK  # noqa: TID252 - tests are no package that could be named
 
 KEY = "sequence_id"
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=QUICK)
 def ds(request, tmp_path) -> sl.Dataset:
     required = {"task": pa.field("task", pa.string(), nullable=False), "reward": pa.float64()}
     schema = sl.Schema({"action": sl.Trajectory(dim=2), **required})
@@ -28,6 +28,7 @@ def cells(ds: sl.Dataset) -> dict[str, tuple[str, float]]:
     return {row[KEY]: (row["task"], row["reward"]) for row in rows}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("verb", ["update", "upsert"])
 def test_a_table_of_labels_changes_what_it_gives(ds: sl.Dataset, verb: str) -> None:
     before = ds.to_arrow().column("action")

@@ -149,6 +149,7 @@ def test_unknown_formats_and_requirements_are_refused():
         checkpoints.decode(checkpoints.encode(state, index=""), version=0, path="x")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "change",
     [

@@ -16,12 +16,12 @@ import seqlake as sl
 from seqlake.cli import main
 from seqlake.cli._main import cli as commands
 
-from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
+from ..homes import PLACES, QUICK  # noqa: TID252 - tests are no package that could be named
 
 ODD = 'two lines\n"quoted" \x1b[2J 🦾 \u202e \u2028 \u2029 \x85 \x0b \x0c \x1c end'
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=QUICK)
 def ds(request, tmp_path) -> sl.Dataset:
     made = sl.create(PLACES[request.param].format(folder=tmp_path, name="ds"), sl.Schema({"n": pa.int64()}))
     made.append([{"sequence_id": f"ep_{n}", "n": n} for n in range(4)])
@@ -126,7 +126,7 @@ def test_every_command_that_commits_takes_a_message() -> None:
     assert set(commands.list_commands(context)) - taking == READING
 
 
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", QUICK)
 def test_a_new_dataset_and_a_table_that_becomes_one_carry_it(kind: str, tmp_path: Path, run) -> None:
     source = tmp_path / "source"
     ds = sl.create(source, sl.Schema({"x": sl.Trajectory(dim=1, fps=10)}))

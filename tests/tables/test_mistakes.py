@@ -315,12 +315,14 @@ def run(root, happens, mistake, monkeypatch):
         oracle.check(opened(root).store, oracle.Expected(acknowledged=acknowledged, power_loss=hand))
 
 
+@pytest.mark.sampled(every=2, start=1)
 @pytest.mark.parametrize(("happens", "mistake"), CASES, ids=[mistake.__name__ for _, mistake in CASES])
 def test_the_oracle_catches(happens, mistake, root, monkeypatch):
     with pytest.raises(oracle.OracleError):
         run(root, happens, mistake, monkeypatch)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("happens", [happens for happens, _ in CASES], ids=[h.__name__ for h, _ in CASES])
 def test_without_the_mistake_nothing_is_wrong(happens, root, monkeypatch):
     run(root, happens, nothing_wrong, monkeypatch)

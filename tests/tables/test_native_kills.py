@@ -119,6 +119,7 @@ def killed(home: str, action: str, folder: Path, library: Path, *, share: float)
         writers.close()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("home", "action", "share"), [("delta", "tag", 0.25), ("iceberg", "untag", 0.04)])
 def test_killed_while_it_names_a_version(home: str, action: str, share: float, tmp_path: Path, library: Path) -> None:
     kills, steps = killed(home, action, tmp_path, library, share=share)

@@ -22,6 +22,7 @@ from seqlake.tables.standalone import checkpoints
 from seqlake.testing.oracle import crashes
 
 from ..counting import Counts, many, seeded  # noqa: TID252 - tests are no package that could be named
+from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
 from . import rot
 
 DERIVED = {"index", "checkpoints", "hint", "media", "derived", "staged"}
@@ -196,15 +197,17 @@ def test_the_dataset_is_right_as_it_is(made, rotten):
     assert outcome(rotten, made[1]) == "right"
 
 
+@pytest.mark.sampled
 def test_rot_is_seen_or_harmless(made, tmp_path, monkeypatch):
-    """Each kind of change to each kind of file, sampled."""
+    """Each kind of change, and each kind of file; all of them to all of these in the soak."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     dice = random.Random(20261122)
     by_kind: dict[str, list[str]] = {}
     for path in files_of(made[0]):
         by_kind.setdefault(rot.kind_of(path), []).append(path)
     for paths in by_kind.values():
-        for how in rot.mutations(paths[0]):
+        ways = rot.mutations(paths[0])
+        for how in ways if SOAK else dice.sample(ways, (len(ways) + 2) // 3):
             path = dice.choice(paths)
             check_outcome(path, how, harmed(made, tmp_path / "ds", path, how, dice))
 
@@ -233,10 +236,10 @@ def noticed(root: Path) -> bool:
 
 
 @pytest.mark.mutations
-@pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [12, pytest.param(1500, marks=pytest.mark.soak)])
 def test_what_a_stranger_sealed_is_no_error_of_python(made, tmp_path, monkeypatch, count):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    dice, count = random.Random(seeded(23)), many(count) if count > 25 else count
+    dice, count = random.Random(seeded(23)), many(count) if count > 12 else count
     found = [stranger(made, tmp_path / "ds", dice) for _ in range(count)]
     counts = Counts(reader="_seqlake, sealed again")
     for one in found:

@@ -32,7 +32,7 @@ from seqlake.tables.standalone import checkpoints, committing
 from seqlake.testing import oracle
 from seqlake.versions import format as forms
 
-from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
+from ..homes import PLACES, QUICK  # noqa: TID252 - tests are no package that could be named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def create(kind: str, folder: Path) -> sl.Dataset:
     return ds
 
 
-@pytest.fixture(params=HOMES)
+@pytest.fixture(params=QUICK)
 def ds(request, tmp_path) -> sl.Dataset:
     return create(request.param, tmp_path)
 

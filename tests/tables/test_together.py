@@ -15,7 +15,9 @@ from seqlake.tables import standalone
 from seqlake.testing import oracle, tables
 from seqlake.testing.oracle import crashes
 
-WRITERS, APPENDS = 4, 25
+from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
+
+WRITERS, APPENDS = 4, 25 if SOAK else 8
 
 
 def append_many(location, storage, writer):
@@ -45,6 +47,7 @@ def run_writers(location, storage):
     assert len(set(found)) == WRITERS
 
 
+@pytest.mark.sampled
 def test_four_processes_append_on_disk(tmp_path):
     location = str(tmp_path / "t")
     standalone.create(location, tables.SCHEMA)
@@ -52,6 +55,7 @@ def test_four_processes_append_on_disk(tmp_path):
     check_all_there(location, None)
 
 
+@pytest.mark.sampled
 def test_four_processes_append_on_a_bucket(s3_bucket):
     uri, storage = s3_bucket
     location = f"{uri}/t"

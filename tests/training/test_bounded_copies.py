@@ -27,6 +27,7 @@ from seqlake.files.stores import open_store
 from seqlake.training.shard_cache import Original, ShardCache
 from seqlake.training.shard_cache.layers import InSteps
 
+from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
 from .sharing import on_disk
 
 WINDOW = {"action": range(1)}
@@ -84,6 +85,7 @@ def thirty(tmp_path_factory) -> sl.Dataset:
     return plain(tmp_path_factory.mktemp("thirty") / "data", 30, rows=40, steps=200, dim=12)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("megabytes", [1.5, 4.4, 6, 8])
 @pytest.mark.parametrize("folder", [True, False])
 def test_thirty_shards_of_which_few_fit(thirty, megabytes, folder, tmp_path) -> None:
@@ -102,6 +104,7 @@ MANY = {"window": WINDOW, "batch_size": 32, "seed": 1}
 SHUFFLES = [False, True, sl.Shuffle(lanes=1, block=200), sl.Shuffle(lanes=3, block=100), sl.Shuffle(block=90, visits=5)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("folder", [True, False])
 @pytest.mark.parametrize("tail", ["drop", "pad", "carry"])
@@ -117,7 +120,8 @@ def test_the_least_is_true(shuffle, folder, tail, tmp_path) -> None:
     assert epochs(loader(least), loader(None), passes=3) > 100
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.sampled
+@settings(max_examples=40 if SOAK else 12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shards=st.integers(1, 9),
     rows=st.integers(1, 6),
@@ -180,6 +184,7 @@ def samples(folder: Path, *, shards: int = 10, start: int = 0) -> sl.Dataset:
     return sl.scan(folder)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("folder", [True, False])
 @pytest.mark.parametrize("shuffle", [False, True, sl.Shuffle(lanes=2, block=40)])
 def test_samples_come_in_the_least_that_their_order_needs(folder, shuffle, tmp_path) -> None:
@@ -195,6 +200,7 @@ def test_samples_come_in_the_least_that_their_order_needs(folder, shuffle, tmp_p
     assert epochs(loader(least), loader(None)) > 100
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("folder", [True, False])
 @pytest.mark.parametrize("shuffle", [True, sl.Shuffle(lanes=1, block=100)])
 def test_datasets_of_a_mixture_come_in_the_least_that_their_orders_need(folder, shuffle, tmp_path) -> None:
@@ -277,6 +283,10 @@ np.save(steps / f"rank-{rank}.npy", np.concatenate(delivered))
 """
 
 
+RANKS = 4 if SOAK else 2
+
+
+@pytest.mark.sampled
 def test_ranks_that_share_a_folder_are_counted_together(tmp_path) -> None:
     source = plain(tmp_path / "data", 24)
     options = {**MANY, "shuffle": sl.Shuffle(lanes=4, block=100), "batch_size": 8, "seed": 0}
@@ -285,24 +295,24 @@ def test_ranks_that_share_a_folder_are_counted_together(tmp_path) -> None:
         (tmp_path / name).mkdir()
         place = [str(tmp_path / "data"), str(tmp_path / f"cache-{name}"), str(limit)]
         ranks = [
-            subprocess.Popen([sys.executable, "-c", RANK, *place, str(rank), "4", str(tmp_path / name)])
-            for rank in range(4)
+            subprocess.Popen([sys.executable, "-c", RANK, *place, str(rank), str(RANKS), str(tmp_path / name)])
+            for rank in range(RANKS)
         ]
         return [rank.wait(timeout=300) for rank in ranks]
 
     alone = max(
-        least_of(sl.Loader(source, **options, rank=rank, world_size=4, cache=sl.Cache(tmp_path / "one", 1)))
-        for rank in range(4)
+        least_of(sl.Loader(source, **options, rank=rank, world_size=RANKS, cache=sl.Cache(tmp_path / "one", 1)))
+        for rank in range(RANKS)
     )
     codes = run(alone + 40_000, "few")
     assert sorted(set(codes)) == [3, 4]  # one refuses, before its first batch; the others learn of it
     refused = (tmp_path / "few" / "refused").read_text()
     assert refused.startswith("0 ")
     assert re.search(r"on the [234] ranks that share the folder", refused)
-    everyone = sl.Loader(source, **options, cache=sl.Cache(tmp_path / "all", 1)).global_batch(32)
-    assert run(2 * least_of(everyone), "enough") == [0] * 4
-    for rank in range(4):
-        expected = [batch["action"] for batch in sl.Loader(source, **options, rank=rank, world_size=4)]
+    everyone = sl.Loader(source, **options, cache=sl.Cache(tmp_path / "all", 1)).global_batch(8 * RANKS)
+    assert run(2 * least_of(everyone), "enough") == [0] * RANKS
+    for rank in range(RANKS):
+        expected = [batch["action"] for batch in sl.Loader(source, **options, rank=rank, world_size=RANKS)]
         assert np.array_equal(np.load(tmp_path / "enough" / f"rank-{rank}.npy"), np.concatenate(expected))
 
 
@@ -332,6 +342,7 @@ def test_a_rank_needs_what_its_own_lanes_need(tmp_path) -> None:
         assert epochs(sl.Loader(source, **mine, cache=sl.Cache(limit=least)), sl.Loader(source, **mine))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("folder", [True, False])
 def test_worker_processes_come_in_the_least_that_their_orders_need(folder, tmp_path) -> None:
     torch_data = pytest.importorskip("torch.utils.data")

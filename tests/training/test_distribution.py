@@ -131,6 +131,7 @@ def key(batch):
     return list(zip(batch["sequence_id"], batch["start"].tolist(), strict=True))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_however_they_are_started(context, tmp_path):
@@ -161,6 +162,7 @@ def test_a_forked_worker_of_remote_data_is_told_within_five_seconds(s3_bucket, f
         next(iter(forked))  # a hang would be torch's "timed out"
 
 
+@pytest.mark.sampled(every=2, start=1)
 @pytest.mark.parametrize("fetch", ["whole", "range"])
 def test_a_fresh_worker_may_read_remote_data(s3_bucket, fetch):
     uri, storage = s3_bucket
@@ -177,6 +179,7 @@ def test_a_fresh_worker_may_read_remote_data(s3_bucket, fetch):
 # ---- other people's loops
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("workers", [0, 2, 3])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")

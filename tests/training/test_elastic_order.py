@@ -19,6 +19,8 @@ from seqlake.training.steps import OrderPlanner, Steps
 from seqlake.training.survey import WindowSurvey
 from seqlake.windows.spec import Window
 
+from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
+
 WORLDS = range(1, 17)
 WORKERS = range(5)
 
@@ -75,7 +77,8 @@ def delivered(planner, position, count, workers):
     return [made[step] for step in range(count)]
 
 
-@settings(deadline=None, max_examples=150)
+@pytest.mark.sampled
+@settings(deadline=None, max_examples=150 if SOAK else 40)
 @given(
     dataset=datasets(),
     batch=st.integers(16, 50),
@@ -132,7 +135,8 @@ def test_every_world_size_and_worker_count_gives_the_same_global_batches(dataset
             assert [[key for part in step for key in part] for step in zip(*parts, strict=True)] == truth
 
 
-@settings(deadline=None, max_examples=40)
+@pytest.mark.sampled
+@settings(deadline=None, max_examples=40 if SOAK else 15)
 @given(dataset=datasets())
 def test_epochs_differ_wherever_there_is_something_to_shuffle(dataset):
     make, samples, lanes, shuffled = dataset

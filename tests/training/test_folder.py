@@ -34,6 +34,7 @@ def same(one, other) -> None:
         assert np.array_equal(one[name], other[name]), name
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["archive", "arrow", "parquet"])
 @pytest.mark.parametrize("shuffle", [True, False, Shuffle(lanes=2, block=40)])
 def test_batches_are_those_of_local_flat_shards(kind, shuffle, arm, readable, tmp_path) -> None:

@@ -108,6 +108,7 @@ def test_where_every_sample_must_exist_windows_begin_with_the_last_column(
     assert {int(batch["start"][0]) for batch in grouped} == {k for _, k, _ in wanted}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "camera"),
     [
@@ -211,6 +212,7 @@ CLOCKS: dict[str, tuple[dict[str, Any], dict[str, Any], float, bool]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["f8", "i8", "raw f8"])
 @pytest.mark.parametrize("case", CLOCKS)
 def test_two_clocks_in_one_sequence_are_a_finding(tmp_path: Any, kind: str, case: str) -> None:

@@ -17,6 +17,8 @@ from seqlake.windows.frames import Blank, Shown, by_time, find, framed, steps_sh
 from seqlake.windows.sources import FileSpan, place_of
 from seqlake.windows.tracks import Track
 
+from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
+
 CLOCK = Fraction(30)
 TIMES = st.lists(st.integers(1, 9), min_size=0, max_size=12)  # gaps between frames, in ticks
 BASES = st.sampled_from([Fraction(1, 15), Fraction(1, 1000), Fraction(1, 90000), Fraction(1001, 30000), Fraction(1, 7)])
@@ -39,7 +41,8 @@ def slow_truth(track, anchor, steps, pts, base, rate):
     return found
 
 
-@settings(deadline=None, max_examples=300)
+@pytest.mark.sampled
+@settings(deadline=None, max_examples=300 if SOAK else 80)
 @example(offsets=[13], denominator=1, gaps=[1] * 5, base=Fraction(1, 7), rate=Fraction(15), anchor=0, steps=14, start=0)
 @given(
     offsets=st.lists(st.integers(-20, 20), min_size=1, max_size=4),

@@ -310,6 +310,7 @@ def look(
 HASHES = [[[]], [["sha1"], ["md5", "xxh64"]]]
 
 
+@pytest.mark.sampled
 @pytest.mark.mutations
 @pytest.mark.parametrize("hashes", HASHES, ids=["none", "hashed"])
 @pytest.mark.parametrize("kind", list(READERS))

@@ -64,6 +64,7 @@ def test_one_cold_sample_of_a_compressed_shard_is_one_request(uri, s3_bucket, mo
         assert sum(proxy.seen.values()) == 1
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["raw", "zip"])
 def test_columns_of_a_bucket(uri, s3_bucket, name: str) -> None:
     rows = sl.scan(f"{uri}/{name}", storage=s3_bucket.storage)

@@ -25,6 +25,8 @@ from seqlake.formats.l5kit.store import open_store
 from seqlake.testing.formats import FormatTests, read
 from seqlake.testing.shards import flat_is
 
+from ...soak import SOAK  # noqa: TID252 - tests are no package that could be named
+
 
 def texts(folder):
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob(".z*")}
@@ -92,6 +94,7 @@ def test_some_scenes(zarr, drive, tmp_path):
     assert found["frames"]["agent_index_interval"][-1, 1] == len(found["agents"]) == counts.sum()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("place", ["zip", "bucket"])
 def test_from_elsewhere(zarr, drive, tmp_path, s3_bucket, place):
     from seqlake.files.stores import open_store
@@ -193,7 +196,8 @@ def made(zarr, case):
     return arrays
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@pytest.mark.sampled
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40 if SOAK else 15)
 @given(case=stores(), chunks=st.sampled_from([1, 3, 20_000]))
 def test_awkward_stores_there_and_back(zarr, tmp_path_factory, case, chunks):
     arrays = made(zarr, case)

@@ -74,6 +74,7 @@ def lies(data: bytes, codec: str) -> list[bytes]:
     return [one for one in made if one != data]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("codec", CODECS)
 def test_chunks_whose_header_and_length_differ_are_refused(stores, tmp_path, codec):
     folders, arrays = stores
@@ -225,6 +226,7 @@ def test_rows_that_were_never_written_are_still_zeros(zarr, tmp_path):
 # ---- archives
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("codec", ["none", "zlib", "blosc-1"])
 def test_members_of_archives_are_compared_with_their_checksum(zarr, tmp_path, s3_bucket, method, codec):

@@ -26,6 +26,7 @@ def whole(store):
     return {name: array[:] for name, array in store.arrays.items()}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chunks", [1, 7, 20_000])
 @pytest.mark.parametrize("codec", ["none", "zlib", "zstd", "blosc-0", "blosc-1", "blosc-2"])
 def test_every_codec_and_chunk_size(zarr, tmp_path, codec, chunks):

@@ -17,6 +17,7 @@ from seqlake.formats.l5kit import writing
 from seqlake.formats.l5kit.store import open_store
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chunks", [1, 7, 20_000])
 @pytest.mark.parametrize("codec", ["none", "zlib", "zstd", "blosc-0", "blosc-1", "blosc-2"])
 def test_every_codec_and_chunk_size(zarr, tmp_path, codec, chunks):

@@ -78,6 +78,7 @@ class TestExported(FormatTests):
 # ---- there and back
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("before", ["v2.0", "v2.1", "v3.0"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_came_from_lerobot_goes_back_the_same(tmp_path: Path, before: str, version: str) -> None:

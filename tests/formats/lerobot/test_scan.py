@@ -92,6 +92,7 @@ def test_columns_say_what_features_said(folder: Path) -> None:
     assert source["tasks"] == {"0": "pick", "1": "place"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("files", [None, "split", "copy", "reference"])
 def test_conversion_keeps_every_value_and_frame(
     folder: Path, episodes: list[Recorded], tmp_path: Path, files: str | None

@@ -117,6 +117,7 @@ def test_without_a_summary_all_is_read(tmp_path: Path) -> None:
 
 
 # ---- changed
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", ["ros1", "sqlite", "mcap-ros2"])
 def test_bytes_that_were_changed(drives: dict[str, Path], tmp_path: Path, kind: str) -> None:
     """Whatever byte it is: no error of a library, and no endless work."""

@@ -94,6 +94,7 @@ def listed(one: Any) -> Any:
     return [listed(item) for item in one] if isinstance(one, list) else one
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("ros1", [True, False], ids=["ros1", "cdr"])
 def test_every_standard_type(*, ros1: bool) -> None:
     store: Any = get_typestore(Stores.ROS1_NOETIC if ros1 else Stores.ROS2_HUMBLE)

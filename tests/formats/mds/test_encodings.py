@@ -93,6 +93,7 @@ def test_arrays_of_free_shape(tmp_path: Path, width: int) -> None:
     assert not source[1]["x"].flags.writeable
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("before", range(9))
 def test_arrays_wherever_they_begin(tmp_path: Path, width: int, before: int) -> None:

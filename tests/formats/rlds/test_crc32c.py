@@ -26,6 +26,7 @@ def test_published_values(data):
 BORDERS = [0, 1, 3, 4, 5, 31, 32, 33, 7047, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (2 << 20) + 17]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("size", BORDERS)
 def test_every_border_of_its_parts(tfds, size):
     data = random.Random(size).randbytes(size)

@@ -21,6 +21,8 @@ from seqlake.formats import rlds
 from seqlake.testing.formats import FormatTests, read
 from seqlake.testing.shards import flat_is
 
+from ...soak import SOAK  # noqa: TID252 - tests are no package that could be named
+
 
 def table(source, columns=None):
     return pa.concat_tables(read(shard, columns or source.schema.names) for shard in source.shards())
@@ -494,7 +496,8 @@ def test_a_zlib_bomb_is_bounded(tfds, tmp_path):
         table(rlds.scan(str(folder), keep_constant=True))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.sampled
+@settings(max_examples=150 if SOAK else 50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_files_are_an_error_or_the_right_answer(tfds, tmp_path_factory, data):
     """Bytes are changed; half of the time the checksums are made right again, so that the parser sees them."""

@@ -138,6 +138,7 @@ def read(data, name, rows=None):
     return pa.Table.from_batches(parquet.open(MemoryBlob(data)).batches([name], rows=rows))[name]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "lz4"])
 def test_rows_of_all_sizes_come_back_in_pieces(codec, version, monkeypatch):

@@ -75,6 +75,7 @@ def mutate(place, seed, count):
     return counted, ""
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.mutations
 @pytest.mark.parametrize("place", PLACES)
 def test_changed_bytes(place):

@@ -29,7 +29,7 @@ def read(kind, seed, count, folder):
 @pytest.mark.mutations
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in QUICK])
 def test_changed_datasets(kind, tmp_path):
-    counts = read(kind, 3, 8 if kind not in OF_ENGINES else 4, tmp_path)
+    counts = read(kind, 3, 4 if kind not in OF_ENGINES else 2, tmp_path)
     allowed = {"wrong"} if kind in CAUSES else set()
     assert not set(counts.bad()) - allowed, counts.examples
     assert counts.refused + counts.right > 0

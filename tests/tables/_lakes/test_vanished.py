@@ -100,6 +100,7 @@ def vanish(lake: tuple[str, Path, Path], pattern: str) -> list[Path]:
     return paths
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "verbs", [["rows", "frames", "update", "vacuum"], pytest.param(list(VERBS), marks=pytest.mark.soak)]
 )

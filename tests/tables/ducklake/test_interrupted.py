@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.01, 0.3])
 def test_ctrl_c_into_a_query_of_the_catalog(tmp_path: Path, seconds: float) -> None:
     """DuckDB 2.0 loses one that comes while it plans."""

@@ -46,6 +46,7 @@ def table(request, tmp_path):
     return ducklake.create(place, tables.SCHEMA)
 
 
+@pytest.mark.sampled(every=3, start=1)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked child")
 def test_a_commit_killed_between_any_two_statements_never_was(table):
     append(table, ["a"])
@@ -93,7 +94,8 @@ def hold(path, ready, done):
     connection.close()
 
 
-def test_a_duckdb_file_refuses_a_second_writer_and_says_what_serves_many(tmp_path):
+def test_a_duckdb_file_refuses_a_second_writer_and_says_what_serves_many(tmp_path, monkeypatch):
+    monkeypatch.setattr("seqlake.tables.ducklake.catalogs._SHORT_PATIENCE", 0.3)
     location = f"ducklake:{tmp_path}/lake.ducklake?table=episodes"
     table = ducklake.create(location, tables.SCHEMA)
     append(table, ["a"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pyarrow as pa
@@ -13,10 +12,12 @@ from seqlake.tables import ducklake
 from seqlake.testing import tables
 from seqlake.testing.tables import append, rows_of
 
+from ...soak import SOAK  # noqa: TID252 - tests are no package that could be named
+
 pytestmark = pytest.mark.engines
 
-SEEDS = range(1, 13) if os.environ.get("SEQLAKE_SOAK") else [4]
-STEPS = 14 if os.environ.get("SEQLAKE_SOAK") else 9
+SEEDS = range(1, 13) if SOAK else [4]
+STEPS = 14 if SOAK else 9
 
 
 class Mixed:

@@ -229,6 +229,7 @@ def readable_again(source):
 # ---- cells
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", ["ragged", "null step", "null number"])
 @pytest.mark.parametrize("policy", ["mask", "substitute"])
 def test_a_bad_cell_costs_its_own_row_only(readable, fault, policy):
@@ -322,6 +323,7 @@ def damaged_film(ds, name, frame=20):
     return bad
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_only_the_frames_that_cannot_be_decoded_are_masked(filmed, threads):
     bad = damaged_film(filmed, "2")
@@ -483,6 +485,7 @@ def test_where_nothing_can_be_read_nothing_is_made_up(stored):
         list(sl.Loader(stored, window=WINDOW, batch_size=32).on_error("mask", budget=None))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shuffle", [True, False, Shuffle(lanes=2, block=100)])
 @pytest.mark.parametrize("policy", ["mask", "substitute"])
 def test_shards_that_come_through_a_cache(readable, arm, tmp_path, shuffle, policy):
@@ -588,6 +591,7 @@ def test_an_error_of_the_users_function_is_raised(stored):
         next(iter(loader))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("fault", ["reset", "503", "truncate"])
 def test_a_store_that_fails_is_no_bad_data_and_a_missing_object_is(s3_bucket, tmp_path, monkeypatch, fault):
     monkeypatch.setattr("seqlake.files.remote._RETRIES", {"max_retries": 0})

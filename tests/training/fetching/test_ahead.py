@@ -156,6 +156,7 @@ def first_times(fault: str, times: int = 1):
     return rule
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["training", "archive"])
 @pytest.mark.parametrize("fault", ["503", "reset", "truncate", "flip", "slow"])
 def test_faults_that_pass_harm_nobody(fault, layout, remote, fetching, monkeypatch) -> None:
@@ -197,6 +198,7 @@ def test_a_changed_file_is_an_error(remote, fetching) -> None:
         fetcher.take(0)
 
 
+@pytest.mark.sampled(every=2)
 def test_a_server_that_hangs_ends_the_waiting_and_is_named(remote, fetching) -> None:
     data = remote(2)
     fetcher = fetching(data, patience=0.5)

@@ -75,6 +75,7 @@ def asked(proxy, needle="part-") -> int:
     return sum(count for (path, _), count in proxy.seen.items() if needle in path)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("edges", "folder"), [("pad", False), ("clamp", True), ("drop", False)])
 def test_batches_are_those_of_whole_shards(store, tmp_path, edges, folder):
     _, ds = store
@@ -175,6 +176,7 @@ def test_a_web_server_is_as_good_as_a_bucket(store, tmp_path):
     assert set(loader.report().nbytes) == {"range"}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("fault", ["503", "reset", "truncate", "slow", "flip"])
 def test_faults_that_pass_change_nothing(store, tmp_path, fault):
     proxy, ds = store

@@ -245,6 +245,7 @@ def ours(before: set[threading.Thread]) -> set[threading.Thread]:
     return {one for one in set(threading.enumerate()) - before if one.name.startswith("seqlake")}
 
 
+@pytest.mark.sampled(every=2, start=1)
 def test_after_a_failure_the_next_loader_reads_all(arms, monkeypatch) -> None:
     there, here = arms
     bad = there.shards()[2]

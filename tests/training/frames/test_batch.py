@@ -26,6 +26,7 @@ from seqlake.training.frames import batch as module
 from seqlake.training.frames.batch import Recycled
 from seqlake.training.frames.decoding import THREADS, DecoderPool, Workers
 
+from ...soak import SOAK  # noqa: TID252 - tests are no package that could be named
 from .. import films  # noqa: TID252 - tests are no package that could be named
 
 WINDOW = {"cam": range(-1, 2), "wrist": [-3, 0, 2, 5], "action": range(-1, 3)}
@@ -73,6 +74,7 @@ def by_hand(sequence_id, start, edges, size=None):
     return made
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("edges", ["pad", "clamp"])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_windows_equal_frames_decoded_in_sequence(arm, edges, shuffle):
@@ -267,6 +269,7 @@ def test_frames_change_neither_order_nor_state(arm):
     assert sizes == filmed.state_dict()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_state_in_mid_epoch_continues_exactly(arm, threads):
     def loader():
@@ -452,13 +455,14 @@ import seqlake as sl
 loader = sl.Loader(sl.open({str(arm.location)!r}), window={{"cam": range(8)}}, batch_size=8).frames(threads=3)""")
 
 
+@pytest.mark.sampled
 def test_a_program_may_end_while_frames_are_decoded(arm):
     script = f"""
 import seqlake as sl
 batches = iter(sl.Loader(sl.open({str(arm.location)!r}), window={{"cam": range(8)}}, batch_size=8).frames(threads=3))
 next(batches)
 """
-    for _ in range(3):
+    for _ in range(3 if SOAK else 1):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

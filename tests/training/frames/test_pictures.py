@@ -178,6 +178,7 @@ def test_what_goes_wrong_is_named(tmp_path):
         next(iter(sl.Loader(gone, window={"pic": [0]}, batch_size=1)))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_images_of_remote_shards_come_through_the_shard_cache(root, s3_bucket, tmp_path, monkeypatch, in_memory):
     if not in_memory:

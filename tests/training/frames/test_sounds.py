@@ -57,6 +57,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", [*CODECS, "film.mp4"])
 def test_a_jump_gives_what_a_decode_from_the_start_gives(files: Path, name: str) -> None:
     whole, source = heard(files / name), Source(blob=LocalBlob(files / name), column=Audio())
@@ -81,6 +82,7 @@ def dataset(files: Path, at: Path, names: list[str | None], **fields: object) ->
     return sl.open(at)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("edges", ["pad", "clamp"])
 @pytest.mark.parametrize("rate", [None, 16_000, 44_100])
 def test_windows_are_the_same_span_of_the_whole_file(files: Path, tmp_path: Path, rate: int | None, edges: str) -> None:

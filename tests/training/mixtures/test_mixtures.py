@@ -27,6 +27,8 @@ from seqlake.training.mixtures.schedule import MOST, Mix, Proportions, Schedule,
 from seqlake.training.order import Shuffle
 from seqlake.windows.spec import Whole, Window
 
+from ...soak import SOAK  # noqa: TID252 - tests are no package that could be named
+
 LENGTHS = {"arm": [5, 0, 9, 1, 14, 3], "hand": [4, 4, 3], "leg": [2, 8, 0, 7]}
 WEIGHTS = {"arm": 3, "hand": 1, "leg": 2}
 WINDOW = {"action": range(3)}
@@ -216,7 +218,8 @@ def test_a_column_may_be_called_source(readable):
         assert batch["source"].tolist() == [f"of {name}" for name in batch["mix_source"]]
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.sampled
+@settings(deadline=None, max_examples=30 if SOAK else 10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stop=st.integers(0, 30),
     before=st.integers(1, 5),

@@ -250,6 +250,7 @@ def test_samples_by_number_need_room_for_one_shard_at_a_time(tmp_path):
             check(dataset.batch([number]), [number])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("folder", [True, False])
 def test_remote_shards_are_fetched_whole_once(s3_bucket, tmp_path, compression, folder):

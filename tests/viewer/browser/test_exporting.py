@@ -125,6 +125,7 @@ def opened(request: pytest.FixtureRequest, browser: Any, folder: Path) -> Iterat
         page.close()
 
 
+@pytest.mark.sampled(every=2, start=1)
 def test_every_film_shows_the_frame_of_the_step(opened: Opened) -> None:
     for step in (0, 29, STEPS - 1):
         opened.open(f"seq?id=every&f={step}")
@@ -143,6 +144,7 @@ def test_every_film_shows_the_frame_of_the_step(opened: Opened) -> None:
     opened.exact(step)
 
 
+@pytest.mark.sampled(every=2)
 def test_the_table_sorts_and_leads_to_sequences(opened: Opened) -> None:
     opened.open("")
     rows = opened.page.locator("tbody th")
@@ -164,6 +166,7 @@ def test_the_table_sorts_and_leads_to_sequences(opened: Opened) -> None:
     opened.page.wait_for_selector('[data-sequence="short"]')
 
 
+@pytest.mark.sampled(every=2)
 def test_two_sequences_are_compared(opened: Opened) -> None:
     opened.open("cmp?id=every&id=short&f=20&vids=h264")
     assert opened.rest(2) == 20
