@@ -54,6 +54,10 @@ class Strict:
         ```
     """
 
+    def __new__(cls, thing: Any, kind: type, /) -> Strict:  # noqa: PYI034 - of a class that has the protocol's names
+        del cls, thing
+        return object.__new__(_named_as(kind))
+
     def __init__(self, thing: Any, kind: type, /) -> None:
         self._thing = thing
         self._kind = kind
@@ -66,11 +70,13 @@ class Strict:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in {"_thing", "_kind"}:
             raise AttributeError(name)
-        returned = _members(self._kind).get(name)
-        if returned is None:
-            raise AttributeError(
-                f"{self._kind.__name__} has no {name!r}. Put it into the protocol, or ask for an ability that has it."
-            )
+        if name in _members(self._kind):  # which the wrapped one lacks
+            return getattr(self._thing, name)
+        raise AttributeError(
+            f"{self._kind.__name__} has no {name!r}. Put it into the protocol, or ask for an ability that has it."
+        )
+
+    def _member(self, name: str, returned: str) -> Any:
         value = getattr(self._thing, name)
         if not callable(value):
             return _wrapped(value, returned)
@@ -132,6 +138,17 @@ def _members(kind: type) -> dict[str, str]:
                     members[name] = str(getattr(function, "__annotations__", {}).get("return", ""))
             members.update(vars(base).get("__annotations__", {}))
     return members
+
+
+@cache
+def _named_as(kind: type) -> type[Strict]:
+    """A class with the protocol's names: from Python 3.12 on `isinstance` looks for them there, not by `getattr`."""
+
+    def seen(name: str, returned: str) -> property:
+        return property(lambda self: self._member(name, returned))
+
+    names = {name: seen(name, returned) for name, returned in _members(kind).items() if not hasattr(Strict, name)}
+    return type(Strict.__name__, (Strict,), names)
 
 
 def _wrapped(value: Any, returned: str) -> Any:
