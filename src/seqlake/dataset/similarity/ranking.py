@@ -225,14 +225,15 @@ def _products(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, VectorLe
     norms = np.empty(len(piece.rows) if known is None else 0)
     unit = asked.unit
     products: Floats = np.empty((len(unit), len(piece.rows)), np.float32)
-    for first, block in piece.blocks():
-        if unit.dtype != block.dtype:
-            unit, products = asked.unit.astype(block.dtype), products.astype(block.dtype, copy=False)
+    alone = len(unit) == 1
+    for first, block in piece.blocks(aligned=not alone):
+        if products.dtype != block.dtype or unit.dtype != block.dtype:
+            unit, products = asked.unit.astype(block.dtype, copy=False), products.astype(block.dtype, copy=False)
         some = slice(first, first + len(block))
         if known is None:
             norms[some] = norms_of(block)
-        if len(unit) == 1:  # each by itself, which BLAS does not share among threads of its own
-            np.matmul(block[:, None, :], unit[0][:, None], out=products[0, some, None, None])
+        if alone:  # one call for a whole run: between many short ones the threads would wait for the interpreter's lock
+            np.einsum("ij,j->i", block, unit[0], out=products[0, some])
         else:
             np.matmul(unit, block.T, out=products[:, some])
     if known is None:

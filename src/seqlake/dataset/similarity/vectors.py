@@ -50,10 +50,13 @@ class VectorPiece(Protocol):
     def key(self) -> object:
         """What tells these vectors from all others of this process; None where nothing does."""
 
-    def blocks(self) -> Iterator[tuple[int, Floats]]:
+    def blocks(self, *, aligned: bool) -> Iterator[tuple[int, Floats]]:
         """(number of the first, [m, D]) of all of them, in order; float32 or float64.
 
         Each is good until this thread takes another, of this piece or of any.
+
+        Args:
+            aligned: Small blocks at addresses that BLAS takes; else long ones, which may lie at odd addresses.
         """
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
@@ -73,9 +76,9 @@ class HeldPiece:
         """D, the numbers of each."""
         return int(self.numbers.shape[1])
 
-    def blocks(self) -> Iterator[tuple[int, Floats]]:
+    def blocks(self, *, aligned: bool) -> Iterator[tuple[int, Floats]]:
         """As the protocol says it."""
-        yield from _cut(0, self.numbers)
+        yield from _cut(0, self.numbers, aligned=aligned)
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """As the protocol says it."""
@@ -91,12 +94,12 @@ class FlatPiece:
     width: int
     key: object
 
-    def blocks(self) -> Iterator[tuple[int, Floats]]:
+    def blocks(self, *, aligned: bool) -> Iterator[tuple[int, Floats]]:
         """As the protocol says it."""
         flat, nbytes = self.flat, self.width * self.flat.stride
         edges = [0, *(np.flatnonzero(np.diff(flat.start) != nbytes) + 1).tolist(), len(self.rows)]
         if len(edges) * _SCATTERED > len(self.rows) + 2 * _SCATTERED:
-            yield from _cut(0, gather(flat, np.arange(len(self.rows))).reshape(-1, self.width))
+            yield from _cut(0, gather(flat, np.arange(len(self.rows))).reshape(-1, self.width), aligned=aligned)
             return
         view = flat.blob.view()
         if flat.proof is not None:
@@ -109,7 +112,7 @@ class FlatPiece:
                 raise ShardChangedError(
                     f"{flat.blob.location} ends before the vectors that its index names.", path=flat.blob.location
                 ) from error
-            yield from _cut(first, run)
+            yield from _cut(first, run, aligned=aligned)
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """As the protocol says it."""
@@ -126,8 +129,11 @@ class _Room(threading.local):
 _ROOM = _Room()
 
 
-def _cut(first: int, run: Floats) -> Iterator[tuple[int, Floats]]:
-    """Blocks that BLAS takes as they are: what lies at odd places is copied, by blocks that stay in the cache."""
+def _cut(first: int, run: Floats, *, aligned: bool) -> Iterator[tuple[int, Floats]]:
+    """Blocks of a run: where they are to be aligned, what is not is copied, by blocks that stay in the cache."""
+    if not aligned and run.dtype.itemsize >= np.dtype(np.float32).itemsize:
+        yield first, run
+        return
     room = _ROOM.bytes
     step = max(1, _BLOCK // max(1, run.shape[1] * run.itemsize))
     for start in range(0, len(run), step):
