@@ -462,3 +462,22 @@ def test_other_bytes_other_fingerprint(zarr, tmp_path):
     chunk.write_bytes(data)
     for view, old in before.items():
         assert l5kit.scan(str(folder), view=view).fingerprint != old, view
+
+
+def test_scenes_are_not_cut_beside_the_counts_of_their_agents(zarr, tmp_path):
+    """Frames go by number and agents by times: the counts would name other agents, and nothing would say so."""
+    store = zarr.write(tmp_path / "s.zarr", zarr.drives(scenes=2, frames=12, agents=6))
+    ds = sl.convert(str(store), tmp_path / "out", progress=False)
+    ds.set_type("ego_translation", sl.Trajectory(dim=3, fps=10))
+    ds = sl.open(tmp_path / "out")
+    verbs = {
+        "trim": lambda rows, out: sl.trim(rows, out, start=1, stop=5).dataset,
+        "segment": lambda rows, out: sl.segment(rows, out, length=4).dataset,
+        "resample": lambda rows, out: sl.resample(rows, out, fps=5, columns=["ego_translation"]),
+    }
+    for name, verb in verbs.items():
+        with pytest.raises(SchemaMismatchError, match=f"Expected to {name} rows .* found num_agents, num_tl_faces"):
+            verb(ds, tmp_path / name)
+        assert not (tmp_path / name).exists()
+        cut = verb(ds.select("sequence_id", "ego_translation", "agents_centroid", "agents_timestamp"), tmp_path / name)
+        assert len(cut) >= 2

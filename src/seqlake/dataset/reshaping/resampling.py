@@ -18,7 +18,7 @@ from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.cells import BatchRow
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reshaping.merging import whole
-from seqlake.dataset.reshaping.slicing import rate_advice
+from seqlake.dataset.reshaping.slicing import rate_advice, refuse_counts
 from seqlake.dataset.writing.carrying import Carrier, FilesMode
 from seqlake.dataset.writing.parts import RowsPart, rows_of, rows_parts, write_parts
 from seqlake.dataset.writing.staging import ShardShape, Staging
@@ -156,6 +156,7 @@ class _Plan:
         method: Method | Mapping[str, Method] | None,
     ) -> None:
         schema = self._old = source.schema
+        refuse_counts(schema, "resample")
         self._rate = rate
         self._clock = dataset_clock(source).rate
         stamps = {column.timestamps for column in schema.values() if column.timestamps in schema}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.reading.cells import BatchRow
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.protocols import Readable
+    from seqlake.spec.schema import Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,27 @@ def rate_advice(source: Readable, name: str | None = None, /) -> str:
     if ability(Excerpt.of(source).source, HasVersion) is not None:
         return f"declare it, as in ds.set_type({name!r}, {kind})."
     return f"convert it and declare it there: sl.convert(source, out).set_type({name!r}, {kind})."
+
+
+def refuse_counts(schema: Schema, verb: str, /) -> None:
+    """Refuse columns that count, for each step, samples of others: these are cut by times, and the counts fit no more.
+
+    A format names them in its notes in the metadata, under `counts`.
+
+    Raises:
+        SchemaMismatchError: There are some.
+    """
+    notes = [one for one in schema.metadata.extra.values() if isinstance(one, dict)]
+    listed_there = [one.get("counts") for one in notes]
+    names = [name for one in listed_there if isinstance(one, list) for name in one if isinstance(name, str)]
+    counts = [name for name in names if name in schema]
+    if counts:
+        raise SchemaMismatchError(
+            f"Expected to {verb} rows whose columns go by steps or times; found {', '.join(counts)}, which count for "
+            "each step samples of other columns, and would fit them no more.",
+            hint=f"Leave them out: ds.select(*[name for name in ds.schema if name not in {counts}]). Or {verb} another "
+            "view of the source: of L5Kit, its path or its tracks.",
+        )
 
 
 class Spans:

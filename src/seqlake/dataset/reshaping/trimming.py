@@ -23,7 +23,7 @@ from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.cells import BatchRow
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reshaping.merging import whole
-from seqlake.dataset.reshaping.slicing import Piece, Spans, changes, rate_advice, sliced, steps_in
+from seqlake.dataset.reshaping.slicing import Piece, Spans, changes, rate_advice, refuse_counts, sliced, steps_in
 from seqlake.dataset.writing.carrying import Carrier
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.dataset.writing.parts import RowsPart, rows_of, rows_parts, write_parts
@@ -444,6 +444,7 @@ def _write(
 ) -> Cuts:
     """The new dataset, or nothing of it."""
     source = Excerpt.of(selection)
+    refuse_counts(source.schema, "segment" if numbered else "trim")
     schema = _schema_of_pieces(source.schema, numbered=numbered)
     write = _Cutting(source, schema, borders, dataset_clock(source), numbered)
     identity = {"source": lambda: source.fingerprint, "out": absolute(out), "borders": repr(borders)}

@@ -175,6 +175,7 @@ class Mapping:
         return {
             "mapping": VERSION,
             "tiles": self.tiles,
+            "counts": [COUNTS[child] for child in self.children],
             "attributes": self.attributes,
             "arrays": {name: metadata.to_json() for name, metadata in self.arrays.items()},
         }
