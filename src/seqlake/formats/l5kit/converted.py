@@ -407,9 +407,14 @@ def rows_in(batch: pa.RecordBatch, mapping: Mapping, array: str, /) -> NDArray[A
     values = {one.field: field_of(batch.column(one.name), one.dtype, name=one.name) for one in fields}
     if dtype.names is None:
         return values[""]
-    count = max(map(len, values.values()), default=batch.num_rows)
-    if uneven := [one.name for one in fields if len(values[one.field]) != count]:
-        raise ValidationError(f"Columns {fields[0].name!r} and {uneven[0]!r} differ in their number of steps.")
+    steps = {one.name: len(values[one.field]) for one in fields}
+    count = max(steps.values(), default=batch.num_rows)
+    if uneven := [name for name, there in steps.items() if there != count]:
+        longest = max(steps, key=steps.__getitem__)
+        raise ValidationError(
+            f"Expected columns {longest!r} and {uneven[0]!r} to have as many steps, found {count} and "
+            f"{steps[uneven[0]]}."
+        )
     rows = np.zeros(count, dtype)
     for name, cells in values.items():
         rows[name] = cells
