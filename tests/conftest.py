@@ -14,6 +14,8 @@ import sys
 import threading
 import urllib.request
 import uuid
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import obstore
@@ -22,7 +24,6 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
-    from pathlib import Path
 
 # How fast this machine is, is no fault of what is tested.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -137,6 +138,15 @@ def cpu() -> float:
     """Seconds of this process and of those that it waited for."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Tests that have SVT-AV1 encode as root make their process a real-time one, and whatever it begins."""
+    if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != os.SCHED_OTHER:
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(ProcessLookupError, PermissionError):
+                os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from av.bitstream import BitStreamFilterContext
 
+from seqlake.media._priority import kept_priority
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -45,7 +47,7 @@ def encode(
     """One video stream; `times` in 1/30 s, one for each picture."""
     descriptor, path = tempfile.mkstemp()  # a name, since the head is put first by reading the file again
     os.close(descriptor)
-    with av.open(path, "w", format=container, options=muxer or {}) as out:
+    with kept_priority(), av.open(path, "w", format=container, options=muxer or {}) as out:
         stream = out.add_stream(codec, rate=30, options=options)
         stream.width, stream.height, stream.pix_fmt = *size, pix_fmt
         stream.codec_context.time_base = Fraction(1, 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -232,3 +233,10 @@ def test_equal_packets_under_other_parameters_are_compared_by_their_pictures(
     monkeypatch.setattr(video.opening.VideoDecoder, "planes", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cutter.cut(tmp_path / "clip", start=0, stop=len(cutter))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only what root runs may have real time")
+def test_cutting_av1_leaves_the_process_its_priority(tmp_path: Path) -> None:
+    made, _ = cut(clip("av1"), 3, 9, tmp_path / "clip")
+    assert made.encoded, "the cut lies between key frames"
+    assert {os.sched_getscheduler(int(one.name)) for one in Path("/proc/self/task").iterdir()} == {os.SCHED_OTHER}

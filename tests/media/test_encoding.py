@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -335,3 +336,20 @@ def test_a_frame_alone_is_a_video(codec: str, tmp_path: Path) -> None:
         with av.open(str(tmp_path / "one.mp4")) as container:
             [packet] = [one for one in container.demux(video=0) if one.size]
             assert (packet.pts, packet.dts) == (0, 0), number
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only what root runs may have real time")
+def test_encoding_av1_leaves_the_process_its_priority(tmp_path: Path) -> None:
+    """As root SVT-AV1 makes whoever opens it a real-time thread, before all else on the machine."""
+
+    def policies() -> list[int]:
+        return [os.sched_getscheduler(int(one.name)) for one in Path("/proc/self/task").iterdir()]
+
+    before = len(policies())
+    encoder = VideoEncoder(tmp_path / "one.mp4", fps=Fraction(10), encoding=Encoding(codec="libsvtav1"))
+    for shade in range(12):
+        encoder.write(np.full((64, 64, 3), shade, np.uint8))
+        assert len(policies()) > before, "the encoder's threads are there"
+        assert set(policies()) == {os.SCHED_OTHER}
+    encoder.close()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER

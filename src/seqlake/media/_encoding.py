@@ -6,7 +6,7 @@ pixels and in the tags: decoding is what a training run pays for, again and agai
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -16,6 +16,7 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.media import _tiff, image
+from seqlake.media._priority import kept_priority
 from seqlake.spec.pixel_formats import plain
 
 if TYPE_CHECKING:
@@ -355,7 +356,8 @@ class VideoEncoder:
 
         encoding, context = self._encoding, self._stream.codec_context
         try:
-            packets = self._stream.encode(frame)
+            with nullcontext() if context.is_open else kept_priority():
+                packets = self._stream.encode(frame)
         except OSError:
             raise
         except (av.error.FFmpegError, ValueError) as error:
@@ -384,7 +386,7 @@ def _check_nested(encoder: str, options: tuple[tuple[str, str], ...]) -> None:
                 context: Any = av.CodecContext.create(encoder, "w")
                 context.width, context.height, context.time_base = 64, 64, Fraction(1, 30)
                 context.pix_fmt, context.options = "yuv420p", {name: value}
-                with suppress(av.error.FFmpegError, ValueError):
+                with kept_priority(), suppress(av.error.FFmpegError, ValueError):
                     context.open(strict=False)
         finally:
             av.logging.set_level(level)

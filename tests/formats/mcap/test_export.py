@@ -19,6 +19,7 @@ import seqlake as sl
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.formats.mcap import protos
 from seqlake.media import encode_image
+from seqlake.media._priority import kept_priority
 
 from . import by_hand
 
@@ -177,7 +178,7 @@ def test_the_schemas_are_those_of_foxglove() -> None:
 )
 def test_frames_shown_in_another_order_come_back(tmp_path: Path, encoder: str, options: dict[str, str]) -> None:
     path = tmp_path / "b.mp4"
-    with av.open(str(path), "w") as out:
+    with kept_priority(), av.open(str(path), "w") as out:
         stream: Any = out.add_stream(encoder, rate=30, options=options)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         for k in range(20):

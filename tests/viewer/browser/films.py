@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import av
 import numpy as np
 
+from seqlake.media._priority import kept_priority
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -57,7 +59,7 @@ def film(
     base = Fraction(1, 600)
     shown = ticks if ticks is not None else [number * 600 // fps for number in range(frames)]
     settings: dict[str, Any] = {"movflags": "+faststart"} if container == "mp4" else {}
-    with av.open(str(place), "w", options=settings) as file:
+    with kept_priority(), av.open(str(place), "w", options=settings) as file:
         stream = file.add_stream(encoder, rate=fps, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, pixels
         stream.codec_context.thread_count = 1

@@ -24,6 +24,7 @@ from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._clip import CutResult
 from seqlake.media._containers import open_container
+from seqlake.media._priority import kept_priority
 from seqlake.media.video import h264, indexing
 from seqlake.media.video.demuxing import packet_reader, picture_streams
 from seqlake.media.video.opening import VideoDecoder, open_video
@@ -335,7 +336,8 @@ def _encoder(decoder: VideoDecoder, first: int, number: int) -> VideoCodecContex
         if stream.codec == "hevc" and decoder.codes:  # of which none may change
             own_options = {"x265-params": f"{options['x265-params']}:lossless=1"}
         codec.options = options | own_options
-        codec.open()
+        with kept_priority():
+            codec.open()
     except (av.FFmpegError, ValueError) as error:
         keys = ", ".join(map(str, np.flatnonzero(np.isin(packets.order, packets.starts))[:5]))
         raise DecodeError(
