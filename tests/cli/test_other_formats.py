@@ -128,7 +128,7 @@ def test_what_reads_works_or_says_that_samples_become_sequences(name: str, verb:
 @pytest.mark.parametrize(("verb", "more"), [("trim", ["--start", "1"]), ("segment", ["--length", "2"])])
 def test_sequences_are_cut_where_a_clock_relates_their_columns(verb: str, more: list[str], on: Any) -> None:
     assert on("rlds", verb, ["{out}-rlds", *more]).code == 0
-    for name, said in {"l5": "nothing says how long a step", "mds": "sl.convert"}.items():
+    for name, said in {"l5": "found num_agents, num_tl_faces", "mds": "sl.convert"}.items():
         done = on(name, verb, ["{out}", *more])
         assert (done.code, done.out) == (1, "")
         assert said in done.err
@@ -144,6 +144,8 @@ def test_a_rate_that_nobody_says_is_declared_after_the_conversion(home: Path, tm
     }
     for name in SEQUENCES:
         rows = sl.scan(home / name)
+        counts = {"num_agents", "num_tl_faces"}  # rows that have them are cut nowhere
+        rows = rows.select(*[column for column in rows.schema if column not in counts])
         said = set()
         for verb, do in verbs.items():
             with pytest.raises(SchemaMismatchError, match="convert it and declare it there") as refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ def kept_priority() -> Iterator[None]:
     of priority 99 (`SCHED_FIFO`), and leaves that so. Whatever the process begins later inherits it; it comes before
     everything else on the machine, and two such processes have been seen to stop a kernel.
     """
-    if not hasattr(os, "sched_getscheduler") or not _THREADS.exists():
+    if sys.platform != "linux" or not _THREADS.exists():
         yield
         return
     policy, param, there = os.sched_getscheduler(0), os.sched_getparam(0), _threads()

@@ -311,6 +311,7 @@ def trim(
     """
     if seconds is not None and (start is not None or stop is not None):
         raise ValueError("Give steps (start, stop) or seconds, not both.")
+    refuse_counts(selection.schema, "trim")
     clock = dataset_clock(selection)
     if seconds is not None:
         start, stop = (None if one is None else _step(one, clock.rate, selection) for one in seconds)
@@ -368,6 +369,7 @@ def segment(
         raise ValueError("Say how to cut by one of by, length, at and seconds.")
     if (length is not None and length < 1) or min_length < 1:
         raise ValueError("A piece has at least one step.")
+    refuse_counts(selection.schema, "segment")
     clock = dataset_clock(selection)
     if by is not None:
         _check_label(selection.schema, by, clock.rate)
@@ -444,7 +446,6 @@ def _write(
 ) -> Cuts:
     """The new dataset, or nothing of it."""
     source = Excerpt.of(selection)
-    refuse_counts(source.schema, "segment" if numbered else "trim")
     schema = _schema_of_pieces(source.schema, numbered=numbered)
     write = _Cutting(source, schema, borders, dataset_clock(source), numbered)
     identity = {"source": lambda: source.fingerprint, "out": absolute(out), "borders": repr(borders)}
