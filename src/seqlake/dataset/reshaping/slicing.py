@@ -80,10 +80,9 @@ def refuse_counts(schema: Schema, verb: str, /) -> None:
     Raises:
         SchemaMismatchError: There are some.
     """
-    notes = [one for one in schema.metadata.extra.values() if isinstance(one, dict)]
-    listed_there = [one.get("counts") for one in notes]
-    names = [name for one in listed_there if isinstance(one, list) for name in one if isinstance(name, str)]
-    counts = [name for name in names if name in schema]
+    notes = [one.get("counts") for one in schema.metadata.extra.values() if isinstance(one, dict)]
+    named = [name for one in notes if isinstance(one, list) for name in one]
+    counts = [name for name in named if isinstance(name, str) and name in schema]
     if counts:
         raise SchemaMismatchError(
             f"Expected to {verb} rows whose columns go by steps or times; found {', '.join(counts)}, which count for "
