@@ -60,10 +60,10 @@ def test_paths_declare_the_rate_of_the_frames(view, drive, tmp_path):
         assert {column.type.rate for column in stepped} == {10}
 
 
-def test_scenes_declare_no_rate_that_would_cut_frames_from_their_agents(drive, tmp_path):
+def test_scenes_declare_no_rate_and_are_not_cut_from_their_agents(drive, tmp_path):
     rows = sl.scan(str(drive))
     assert not any(column.type.rate for column in rows.schema.values() if column.type)
-    with pytest.raises(SchemaMismatchError, match="nothing says how long a step"):
+    with pytest.raises(SchemaMismatchError, match="which count for each step samples of other columns"):
         sl.trim(rows, tmp_path / "cut", seconds=(1, 2))
 
 
