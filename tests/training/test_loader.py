@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 from itertools import chain
 
 import numpy as np
@@ -16,7 +17,7 @@ from seqlake.errors import LoaderStateError, ShardChangedError
 from seqlake.training import needs, opened, passes
 from seqlake.training.loader import Loader
 from seqlake.training.order import Shuffle
-from seqlake.windows.spec import Window
+from seqlake.windows.spec import Whole, Window
 
 LENGTHS = [5, 0, 9, 1, 14, 3, 30, 2, 7, 21, 4, 11]
 WINDOW = {"action": range(3)}
@@ -344,6 +345,25 @@ class Source:
     def lengths(self, column):
         return np.full(20, 50)
 loader = Loader(Source(), window={{"action": range(4)}}, batch_size=8)""")
+
+
+@pytest.mark.parametrize("window", [WINDOW, Whole("*")])
+def test_no_code_that_loses_a_ctrl_c_runs_in_a_training_loop(window, readable, arm):
+    schema, rows = arm([40] * 30)
+    loader = Loader(readable(schema, rows, shards=2), window=window, batch_size=8)
+    deaf = []  # numpy takes an error in its check for ctypes for "no", and a signal may come there as anywhere
+
+    def called(frame, event, _argument) -> None:
+        if event == "call" and frame.f_code.co_name == "npy_ctypes_check":
+            deaf.append(frame.f_back.f_code.co_name)
+
+    sys.setprofile(called)
+    try:
+        np.dtype((np.void, 8))
+        list(loader)
+    finally:
+        sys.setprofile(None)
+    assert deaf == ["test_no_code_that_loses_a_ctrl_c_runs_in_a_training_loop"]
 
 
 def test_a_shard_that_changes_under_the_loader_is_noticed(readable, arm, tmp_path, monkeypatch):

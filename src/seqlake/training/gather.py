@@ -282,7 +282,7 @@ def _bytes_at(low: int, span: int) -> Any:
 def _copy_with_numpy(whole: Any, offsets: Ints, width: int, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
     # Each range is one element of an opaque type, and elements begin at every byte: indexing copies whole elements.
     # Never np.take: it would first expand the overlapping view.
-    kind = np.dtype((np.void, width))
+    kind = _opaque(width)
     ranges: NDArray[Any] = np.ndarray((len(whole) - width + 1,), dtype=kind, buffer=whole, strides=(1,))
     if out is None:
         return ranges[offsets].view(np.uint8).reshape(-1, width)
@@ -302,11 +302,12 @@ def clear(steps: NDArray[Any], which: Ints) -> None:
     """
     width = prod(steps.shape[2:]) * steps.itemsize
     if width:
-        kind = _step(width)
+        kind = _opaque(width)
         steps.reshape(-1).view(kind)[which] = kind.type(width)
 
 
 @cache
-def _step(width: int) -> np.dtype[np.void]:
-    # Whole steps at a time: several times faster than number by number.
-    return np.dtype((np.void, width))
+def _opaque(width: int) -> np.dtype[np.void]:
+    # Whole steps at a time: several times faster than number by number. By its name: given the class numpy.void, numpy
+    # asks Python code whether that is one of ctypes, and takes an error there, a Ctrl-C too, for "no".
+    return np.dtype(f"V{width}")

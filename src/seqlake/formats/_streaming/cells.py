@@ -79,7 +79,7 @@ def fixed(buffer: NDArray[np.uint8], starts: Ints, size: int, /) -> NDArray[np.u
         # Ranges without a gap are not copied. numpy 2.1 crashes on some comparisons of numbers that lie askew.
         return rows.copy() if rows.__array_interface__["data"][0] % _ALIGNED else rows
     # One element of an opaque type for each range: indexing copies whole elements.
-    kind = np.dtype((np.void, size))
+    kind = np.dtype(f"V{size}")  # by its name: see `_opaque` of training/gather.py
     ranges: NDArray[Any] = np.ndarray((len(buffer) - size + 1,), kind, buffer.data, strides=(1,))
     return ranges[starts].view(np.uint8).reshape(-1, size)
 

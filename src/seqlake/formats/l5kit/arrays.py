@@ -383,7 +383,7 @@ def _as_bytes(rows: Rows) -> Rows:
     """[n] rows as opaque bytes: copying those is several times faster than copying field by field."""
     if rows.dtype.names is None or not rows.flags.c_contiguous:
         return rows
-    return rows.view(np.dtype((np.void, rows.dtype.itemsize)))
+    return rows.view(f"V{rows.dtype.itemsize}")
 
 
 def joined(parts: Sequence[Rows], like: ArrayMetadata, /) -> Rows:

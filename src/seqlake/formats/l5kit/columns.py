@@ -70,7 +70,7 @@ def values_of(field: NDArray[Any], /, *, name: str) -> pa.Array:
     if pa.types.is_string(kind):
         return _texts(flat)
     if pa.types.is_binary(kind):
-        raw = flat.view(np.dtype((np.void, flat.dtype.itemsize))) if flat.dtype.itemsize else flat
+        raw = flat.view(f"V{flat.dtype.itemsize}") if flat.dtype.itemsize else flat
         return pa.array([one.tobytes() for one in raw], kind)
     flat = flat.view(np.uint8) if flat.dtype.kind == "b" else flat.astype(flat.dtype.newbyteorder("="), copy=False)
     return pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(flat)])
