@@ -35,7 +35,7 @@ def ds(tmp_path: Path) -> sl.Dataset:
         writer.add("one", n=1, log=sl.File(tmp_path / "a.mcap"), part={"url": "shared.mp4", "first_frame": 0})
         writer.add("two", n=2, log="gone.mcap", more="gone.mcap", part={"url": "shared.mp4", "first_frame": 9})
         writer.add("six", n=6, log=sl.File(tmp_path / "b.mcap"), stills=["shared.mp4", None, "0.png", "0.png"])
-        writer.add("far", n=7, log="https://nowhere.invalid/x.mcap", more=str(tmp_path / "a.mcap"))
+        writer.add("far", n=7, log="http://127.0.0.1:9/x.mcap", more=str(tmp_path / "a.mcap"))
     return ds
 
 
@@ -59,7 +59,7 @@ def test_every_file_with_who_names_it(ds: sl.Dataset, tmp_path: Path) -> None:
         **found["shared.mp4"].to_json(), "columns": set(found["shared.mp4"].columns),
     }  # fmt: skip
     assert found["0.png"].rows == ("six",)
-    assert found["https://nowhere.invalid/x.mcap"].state == "elsewhere"
+    assert found["http://127.0.0.1:9/x.mcap"].state == "elsewhere"
     assert found[outside].state == "outside"
     assert found[outside].size is None
     assert by_reference(sl.open(ds.location, allow_outside=True))[outside].size == 10
@@ -94,7 +94,7 @@ def test_files_that_no_row_names(ds: sl.Dataset, tmp_path: Path) -> None:
         writer.add("half", log=sl.File(tmp_path / "a.mcap"))
         found = by_reference(ds)  # what is being written is nobody's yet
         writer.discard()
-    named = {"gone.mcap", "shared.mp4", "0.png", "https://nowhere.invalid/x.mcap", str(tmp_path / "a.mcap"), kept}
+    named = {"gone.mcap", "shared.mp4", "0.png", "http://127.0.0.1:9/x.mcap", str(tmp_path / "a.mcap"), kept}
     rest = {path: (one.state, one.size) for path, one in found.items() if path not in named}
     assert rest == {
         first: ("kept", 10),

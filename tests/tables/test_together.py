@@ -55,7 +55,7 @@ def test_four_processes_append_on_disk(tmp_path):
     check_all_there(location, None)
 
 
-@pytest.mark.sampled
+@pytest.mark.soak
 def test_four_processes_append_on_a_bucket(s3_bucket):
     uri, storage = s3_bucket
     location = f"{uri}/t"

@@ -283,10 +283,10 @@ np.save(steps / f"rank-{rank}.npy", np.concatenate(delivered))
 """
 
 
-RANKS = 4 if SOAK else 2
+RANKS = 4
 
 
-@pytest.mark.sampled
+@pytest.mark.soak
 def test_ranks_that_share_a_folder_are_counted_together(tmp_path) -> None:
     source = plain(tmp_path / "data", 24)
     options = {**MANY, "shuffle": sl.Shuffle(lanes=4, block=100), "batch_size": 8, "seed": 0}

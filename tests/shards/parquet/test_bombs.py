@@ -79,6 +79,7 @@ for place in sys.argv[1:]:
                 assert "SEQLAKE_MAX_DECODED" in text
 
 
+@pytest.mark.soak
 def test_what_lies_in_a_bucket_is_refused_as_well(folder, s3_bucket):
     """Over the network nothing is mapped: the same answers, in the same memory."""
     from seqlake.files.stores import open_store
