@@ -177,7 +177,7 @@ def _blocks(excerpt: Excerpt, column: str, metric: str) -> Iterator[tuple[Ints, 
     """(rows, vectors as the index has them) of all that can be near something."""
     for shard in shard_vectors(excerpt, column):
         for piece in shard.pieces():
-            for first, block in piece.blocks(aligned=True):
+            for first, block in piece.blocks():
                 norms = norms_of(block)
                 good = (norms > 0) if metric == "cosine" else np.isfinite(norms)
                 some = block[good].astype(np.float32)

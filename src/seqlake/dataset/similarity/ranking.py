@@ -225,15 +225,14 @@ def _products(piece: VectorPiece, asked: NearestQuery) -> tuple[Floats, VectorLe
     norms = np.empty(len(piece.rows) if known is None else 0)
     unit = asked.unit
     products: Floats = np.empty((len(unit), len(piece.rows)), np.float32)
-    alone = len(unit) == 1
-    for first, block in piece.blocks(aligned=not alone):
+    for first, block in piece.blocks():
         if products.dtype != block.dtype or unit.dtype != block.dtype:
             unit, products = asked.unit.astype(block.dtype, copy=False), products.astype(block.dtype, copy=False)
         some = slice(first, first + len(block))
         if known is None:
             norms[some] = norms_of(block)
-        if alone:  # one call for a whole run: between many short ones the threads would wait for the interpreter's lock
-            np.einsum("ij,j->i", block, unit[0], out=products[0, some])
+        if len(unit) == 1:  # a quarter faster than the transpose
+            np.matmul(block, unit[0], out=products[0, some])
         else:
             np.matmul(unit, block.T, out=products[:, some])
     if known is None:

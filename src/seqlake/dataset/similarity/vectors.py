@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 
 _PIECE = 16 << 20  # bytes of vectors of one task
-_BLOCK = 512 << 10  # bytes that are looked at while they are in the cache
+_BLOCK = 1 << 20  # bytes that are looked at while they are in the cache
 _SCATTERED = 8  # rows that lie together on average; where there are fewer they are copied together first
 _KEPT_NORMS = 128 << 20  # bytes of lengths of vectors that a process keeps
 PLAIN = (1e-12, 1e12)
@@ -50,13 +50,10 @@ class VectorPiece(Protocol):
     def key(self) -> object:
         """What tells these vectors from all others of this process; None where nothing does."""
 
-    def blocks(self, *, aligned: bool) -> Iterator[tuple[int, Floats]]:
-        """(number of the first, [m, D]) of all of them, in order; float32 or float64.
+    def blocks(self) -> Iterator[tuple[int, Floats]]:
+        """(number of the first, [m, D]) of all of them, in order; float32 or float64, aligned as BLAS takes them.
 
         Each is good until this thread takes another, of this piece or of any.
-
-        Args:
-            aligned: Small blocks at addresses that BLAS takes; else long ones, which may lie at odd addresses.
         """
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
@@ -76,9 +73,9 @@ class HeldPiece:
         """D, the numbers of each."""
         return int(self.numbers.shape[1])
 
-    def blocks(self, *, aligned: bool) -> Iterator[tuple[int, Floats]]:
+    def blocks(self) -> Iterator[tuple[int, Floats]]:
         """As the protocol says it."""
-        yield from _cut(0, self.numbers, aligned=aligned)
+        yield from _cut(0, self.numbers)
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """As the protocol says it."""
@@ -94,12 +91,12 @@ class FlatPiece:
     width: int
     key: object
 
-    def blocks(self, *, aligned: bool) -> Iterator[tuple[int, Floats]]:
+    def blocks(self) -> Iterator[tuple[int, Floats]]:
         """As the protocol says it."""
         flat, nbytes = self.flat, self.width * self.flat.stride
         edges = [0, *(np.flatnonzero(np.diff(flat.start) != nbytes) + 1).tolist(), len(self.rows)]
         if len(edges) * _SCATTERED > len(self.rows) + 2 * _SCATTERED:
-            yield from _cut(0, gather(flat, np.arange(len(self.rows))).reshape(-1, self.width), aligned=aligned)
+            yield from _cut(0, gather(flat, np.arange(len(self.rows))).reshape(-1, self.width))
             return
         view = flat.blob.view()
         if flat.proof is not None:
@@ -112,7 +109,7 @@ class FlatPiece:
                 raise ShardChangedError(
                     f"{flat.blob.location} ends before the vectors that its index names.", path=flat.blob.location
                 ) from error
-            yield from _cut(first, run, aligned=aligned)
+            yield from _cut(first, run)
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """As the protocol says it."""
@@ -129,11 +126,8 @@ class _Room(threading.local):
 _ROOM = _Room()
 
 
-def _cut(first: int, run: Floats, *, aligned: bool) -> Iterator[tuple[int, Floats]]:
-    """Blocks of a run: where they are to be aligned, what is not is copied, by blocks that stay in the cache."""
-    if not aligned and run.dtype.itemsize >= np.dtype(np.float32).itemsize:
-        yield first, run
-        return
+def _cut(first: int, run: Floats) -> Iterator[tuple[int, Floats]]:
+    """Blocks of a run, C-contiguous: what lies at odd addresses is copied while it is in the cache."""
     room = _ROOM.bytes
     step = max(1, _BLOCK // max(1, run.shape[1] * run.itemsize))
     for start in range(0, len(run), step):
@@ -143,9 +137,9 @@ def _cut(first: int, run: Floats, *, aligned: bool) -> Iterator[tuple[int, Float
         elif block.flags.aligned or block.nbytes > len(room):
             yield first + start, np.require(block, requirements="A")
         else:
-            there = room[: block.nbytes].view(block.dtype).reshape(block.shape)
-            np.copyto(there, block)  # `copy` takes twice as long
-            yield first + start, there
+            there = room[: block.nbytes]
+            np.copyto(there, block.reshape(-1).view(np.uint8))  # as numbers, one by one, it takes twice as long
+            yield first + start, there.view(block.dtype).reshape(block.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
