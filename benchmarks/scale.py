@@ -4,6 +4,7 @@ Prints a table and writes `benchmarks/results/scale.json` and `scale.md`.
 
     python benchmarks/scale.py            some fifteen minutes, 8 GB of disk and of memory
     python benchmarks/scale.py --small    two minutes
+    python benchmarks/scale.py --folder /dev/shm    so that what is written waits for no disk, which all share
 
 How it is measured. The verbs run one after the other in a process that has imported what it needs and done each once
 with next to nothing; files lie in the page cache. *One thread* is one process held to one core, with one thread in
@@ -417,7 +418,7 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"{report['when']}, {report['machine']}, {report['python']}, Ray {report['ray']}.",
         f"Load {report['load_before']:.1f} before. {sizes['signals']} sequences of signals, {sizes['films']} films,",
-        f"{sizes['vectors']:,} vectors of 256; the median of {report['rounds']} rounds, in seconds.",
+        f"{sizes['vectors']:,} vectors of 256; the median of {report['rounds']} rounds, in seconds; files in {report['folder']}.",
         "`benchmarks/scale.py` writes this page and says how it measures.",
         "",
         f"| verb | {ONE} | {TWO} | {RAY}, once started | {APART}, twice the work | the most two cores give |",
@@ -460,6 +461,7 @@ def main() -> None:
         make(folder / "warm", signals=1, films=1, vectors=1)
         rounds = 1 if args.small else args.rounds
         report = {**conditions(), "ray": ray.__version__, "sizes": sizes, "rounds": rounds}
+        report["folder"] = str(folder.parent)
         report |= measured(folder, rounds=rounds)
         report["checks"] = conclusions(report)
     finally:

@@ -18,6 +18,7 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,7 +65,9 @@ ROWS_PER_TASK = 64
 ROWS_WITH_FILES = 8
 """The same where new files are made, whose bytes go home with the results."""
 
-_TASKS = 32  # that few sequences are cut into, as far as each has a whole batch: workers end at about the same time
+# Workers end at about the same time: few sequences are cut into so many tasks, as far as each has a whole batch, and
+# the last batches of any run into parts.
+_TASKS, _LAST, _PARTS = 32, 2, 4
 _FEW = 5  # failures that a message names
 
 
@@ -384,9 +387,11 @@ def _tasks(left: Ints, run: Run, *, first: int) -> list[TaskRows]:
     key = run.results.id
     files = any(takes_frames(column) or refers(column) for name, column in run.results.items() if name != key)
     batch = run.batch_size if run.window is None else 1
-    size = min(ROWS_WITH_FILES if files else ROWS_PER_TASK, max(batch, -(-len(left) // _TASKS)))
-    starts = range(0, len(left), size)
-    return [TaskRows(first + number, left[start : start + size]) for number, start in enumerate(starts)]
+    most = min(ROWS_WITH_FILES if files else ROWS_PER_TASK, max(batch, -(-len(left) // _TASKS)))
+    batch = min(batch, most)
+    whole = batch * max(0, len(left) // batch - _LAST)
+    starts = [*range(0, whole, most), *range(whole, len(left), -(-batch // _PARTS))]
+    return [TaskRows(first + n, left[a:b]) for n, (a, b) in enumerate(pairwise([*starts, len(left)]))]
 
 
 def _ledger(kept: Sequence[KeptTask], owners: Mapping[str, int], ids: Collection[str]) -> list[Failure]:

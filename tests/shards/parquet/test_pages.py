@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from seqlake.errors import CorruptFileError
 from seqlake.files.stores import MemoryBlob
+from seqlake.shards.parquet import pages as reading
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.parquet.pages import (
     DATA,
@@ -110,6 +111,42 @@ def varint(value):
         out += bytes([value & 0x7F | 0x80])
         value >>= 7
     return out + bytes([value])
+
+
+PATTERN = st.lists(st.sampled_from([2, 3, 4, 5, 80, 129, 200, 0, 1, 255]), min_size=1, max_size=40).map(bytes)
+
+
+@given(
+    PATTERN, st.integers(1, 400), st.lists(st.tuples(st.integers(0, 16_000), st.integers(0, 255)), max_size=3), PATTERN
+)
+@settings(deadline=None)
+def test_runs_that_repeat_are_those_that_hops_meet(pattern, times, changed, after):
+    data = bytearray(pattern * times + after)
+    for place, byte in changed:
+        data[place % len(data)] = byte
+    for width in (1, 2):
+        repeated = reading._runs(bytes(data), width)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reading, "_repeated", lambda *_: None)
+            hopped = reading._runs(bytes(data), width)
+        for one, other in zip(repeated, hopped, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 9, 12, 17, 48, 100, 300, 1000])
+def test_steps_of_one_width_are_not_hopped_over(dim, monkeypatch):
+    steps, hops = 3000, []
+    cells = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(steps * dim, "f4")), dim)
+    kind = pa.list_(pa.list_(pa.float32()))
+    cell = pa.ListArray.from_arrays(pa.array([0, steps], pa.int32()), cells.cast(kind.value_type)).cast(kind)
+    part, found = pages_of(file_of(pa.table({"x": cell}), use_dictionary=False, compression="none"))
+    hopped = reading._hopped
+    monkeypatch.setattr(reading, "_hopped", lambda *rest: hops.append(rest) or hopped(*rest))
+    repetition, _ = read_levels(part, found[0], deepest_repetition=2, deepest_definition=5)
+    expected = np.full(steps * dim, 2)
+    expected[::dim], expected[0] = 1, 0
+    np.testing.assert_array_equal(repetition, expected)
+    assert len(hops) < 6
 
 
 def test_levels_above_the_deepest():

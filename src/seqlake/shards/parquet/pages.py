@@ -30,6 +30,7 @@ _HEADER_GUESS = 256  # a header without statistics takes about 30 bytes
 _LONGEST_HEADER = 1 << 24  # with statistics of long strings; beyond it is damage
 _MOST_LEVELS = 1 << 28  # of one page; a legitimate page has a few million
 _BAD = "Expected a Parquet page header at byte {at}, found {found}. The file is damaged: restore or rewrite it."
+_HOPS = 128  # runs of levels before those after them are compared with these
 _DEEPEST = 12  # structs and lists in each other: Parquet has six
 
 
@@ -232,13 +233,28 @@ def decode_levels(data: bytes, /, *, deepest: int, count: int) -> NDArray[np.uin
 def _runs(data: bytes, width: int) -> tuple[Ints, Ints, Ints]:
     """[runs] where each begins, its header, and where its levels begin.
 
-    The one loop: a page may have a run for every step, so it only hops from header to header.
+    A page may have some runs for every step: those of steps of one width repeat, and are taken all at once.
     """
     hops = [0 if head >= 0x80 else 1 + (head >> 1) * width if head & 1 else 2 for head in range(256)]
+    parts = []
+    at, more = 0, True
+    while more:
+        part, at, more = _hopped(data, at, hops, width)
+        parts.append(part)
+        if more and (repeated := _repeated(data, part, at)) is not None:
+            part, at = repeated
+            parts.append(part)
+            more = at < len(data)
+    starts, heads, bodies = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return starts, heads, bodies
+
+
+def _hopped(data: bytes, at: int, hops: list[int], width: int) -> tuple[tuple[Ints, Ints, Ints], int, bool]:
+    """Some runs from `at` on by hops from header to header, as `_runs` gives them; their end; whether more follow."""
     starts: list[int] = []
     long: list[tuple[int, int, int]] = []  # headers of more than one byte
-    at, end = 0, len(data)
-    while at < end:
+    end, whole = len(data), True
+    while at < end and len(starts) < _HOPS:
         starts.append(at)
         hop = hops[data[at]]
         if hop:
@@ -248,6 +264,7 @@ def _runs(data: bytes, width: int) -> tuple[Ints, Ints, Ints]:
             head, body = read_varint(data, at)
         except (IndexError, ValueError):
             starts.pop()
+            whole = False
             break
         long.append((len(starts) - 1, head, body))
         at = body + (min(head >> 1, end) * width if head & 1 else 1)
@@ -255,7 +272,36 @@ def _runs(data: bytes, width: int) -> tuple[Ints, Ints, Ints]:
     heads, bodies = np.frombuffer(data, np.uint8)[places].astype(np.int64), places + 1
     for run, head, body in long:
         heads[run], bodies[run] = min(head, _MOST_LEVELS * 2 + (head & 1)), body
-    return places, heads, bodies
+    return (places, heads, bodies), at, whole and at < end
+
+
+def _repeated(data: bytes, runs: tuple[Ints, Ints, Ints], at: int) -> tuple[tuple[Ints, Ints, Ints], int] | None:
+    """The runs from `at` on whose bytes repeat those of the last runs before it, and where they end; None of none.
+
+    From where one run begins, the same bytes are the same runs.
+    """
+    starts = runs[0]
+    half = int(starts[len(starts) // 2])
+    before = data.rfind(data[half:at], int(starts[0]), at - 1)
+    period = half - before
+    if before < 0 or at - period not in starts:
+        return None
+    buffer = np.frombuffer(data, np.uint8)
+    alike, size = 0, 4096
+    while at + alike < len(data):
+        later = buffer[at + alike : at + alike + size]
+        differ = np.flatnonzero(later != buffer[at + alike - period :][: len(later)])
+        alike += int(differ[0]) if len(differ) else len(later)
+        if len(differ):
+            break
+        size *= 4
+    count = alike // period
+    if not count:
+        return None
+    last = slice(int(np.searchsorted(starts, at - period)), None)
+    moved = np.arange(1, count + 1)[:, None] * period
+    places, heads, bodies = (each[last] for each in runs)
+    return ((places + moved).ravel(), np.tile(heads, count), (bodies + moved).ravel()), at + count * period
 
 
 def _unpacked(packed: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
