@@ -2,6 +2,7 @@
 
     python benchmarks/convert.py              the whole measurement; writes benchmarks/results/convert.json and .md
     python benchmarks/convert.py --small      that each part works; its numbers mean little, and nothing is written
+    python benchmarks/convert.py --folder /dev/shm    so that what is written waits for no disk, which both share
 
 Sources, made anew from fixed seeds: an MDS folder of samples with an array and a JPEG each, in zstd shards of 16 MiB;
 an RLDS folder of episodes with a state, an action and a JPEG a step, in files of 40 episodes, whose images become
@@ -258,7 +259,7 @@ def table(report: dict[str, Any]) -> str:
     lines = [
         "# Conversion on two processes",
         "",
-        f"{report['when']}, {report['machine']}, {report['python']}.",
+        f"{report['when']}, {report['machine']}, {report['python']}; files in {report['folder']}.",
         "Seconds of `sl.convert`, from the look at the source to the commit; one process is held to one thread.",
         "`benchmarks/convert.py` writes this page and says how it measures.",
         "",
@@ -290,7 +291,7 @@ def main() -> None:
     makers = {"mds": write_mds, "rlds": write_rlds, "lerobot": write_lerobot, "csv": write_csv}
     folder = Path(tempfile.mkdtemp(prefix="seqlake-convert-", dir=args.folder))
     try:
-        report: dict[str, Any] = {**conditions(), "sources": []}
+        report: dict[str, Any] = {**conditions(), "folder": str(folder.parent), "sources": []}
         for name, maker in makers.items():
             if args.only in {None, name}:
                 place = folder / ("steps.csv" if name == "csv" else name)
