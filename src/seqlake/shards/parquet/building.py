@@ -193,21 +193,26 @@ class _Growing:
         )
         begin = values_start(data, page, repeated=self.deepest[0] > 0, optional=self.deepest[1] > 0)
         full = definition == self.deepest[1]
-        hollow = (repetition == 0) & ((definition <= self.present) if self.leaf.levels else ~full)
-        if repetition[0] != 0 or not (full | hollow).all():
-            raise NotFlatError  # a row that began in the page before, or nulls inside a cell
+        count = int(np.count_nonzero(full))
         heads = np.flatnonzero(repetition == 0)
         entries = np.diff(heads, append=page.values)
-        empty = hollow[heads]
-        if (entries[empty] != 1).any():
-            raise NotFlatError
+        if repetition[0] != 0:
+            raise NotFlatError  # a row that began in the page before
+        if count < page.values:  # else each of these arrays, as long as the page has values, would be made for nothing
+            hollow = (repetition == 0) & ((definition <= self.present) if self.leaf.levels else ~full)
+            empty = hollow[heads]
+            if not (full | hollow).all() or (entries[empty] != 1).any():
+                raise NotFlatError  # nulls inside a cell
+            repetition = repetition[full]
+        else:
+            empty = np.zeros(heads.size, np.bool_)
         if self.leaf.raw:
-            steps, nbytes = self._raw_steps(data, begin, page.stop, int(full.sum()))
+            steps, nbytes = self._raw_steps(data, begin, page.stop, count)
             cells = np.full(heads.size, -1, np.int64)
             cells[full[heads]] = steps
         else:
-            cells = self._steps(repetition, full, entries, empty, definition[heads])
-            nbytes = int(full.sum()) * self.leaf.stored.itemsize
+            cells = self._steps(repetition, entries, empty, definition[heads])
+            nbytes = count * self.leaf.stored.itemsize
         if begin + nbytes != page.stop:
             raise NotFlatError
         self.page_start.append(at + begin)
@@ -218,15 +223,14 @@ class _Growing:
     def _steps(
         self,
         repetition: NDArray[np.uint8],
-        full: NDArray[np.bool_],
         entries: NDArray[np.int64],
         empty: NDArray[np.bool_],
         definition: NDArray[np.uint8],
     ) -> NDArray[np.int64]:
-        """[rows] T of each row of a page."""
-        if self.leaf.levels == 2 and full.any():
-            begins = np.flatnonzero(repetition[full] <= 1)
-            sizes = np.diff(begins, append=int(full.sum()))
+        """[rows] T of each row of a page: of the repetition levels of its values, and of each row what is there."""
+        if self.leaf.levels == 2 and repetition.size:
+            begins = np.flatnonzero(repetition <= 1)
+            sizes = np.diff(begins, append=repetition.size)
             self.dim = int(sizes[0]) if self.dim is None else self.dim
             if (sizes != self.dim).any() or (entries[~empty] % self.dim).any():
                 raise NotFlatError  # ragged steps
