@@ -25,7 +25,7 @@ from .rlds import conftest as tfds
 pytest.importorskip("zstandard")
 pytest.importorskip("numcodecs")
 
-FEW, MANY = 2, 500
+FEW, MANY = 3, 500
 OFTEN = (
     "MDS",
     "MDS, zstd, hashed",
