@@ -155,7 +155,7 @@ def compute(
         where: Only of these rows, as in `Selection.where`.
         only: `"missing"`: only of rows where one of the columns is null.
         window: As for `Loader`.
-        batch_size: Sequences, or windows, of one batch.
+        batch_size: Sequences, or windows, of one batch at most.
         setup: Called once in each worker; what it gives is the function's second argument.
         encoding: How new videos are encoded, as for `Dataset.writer`.
         on: `"processes"`, `"ray"` or an `Executor`.
