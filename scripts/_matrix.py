@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import wrap
@@ -22,8 +22,8 @@ CONSTRAINTS = ROOT / "constraints"
 TOOLS = CONSTRAINTS / "tests.in"
 RESULTS = ROOT / "benchmarks" / "results" / "matrix.json"
 PAGE = RESULTS.with_suffix(".md")
-HEAVY = ("torch", "torchcodec", "ray", "spark", "l5kit")
-"""Extras that a row leaves out with `--light`: gigabytes, a JVM, or another row's numpy."""
+HEAVY = {"torch", "torchcodec"}
+"""Extras that a row leaves out with `--light`: builds for CUDA, gigabytes each."""
 
 BASE = [
     "tests/cli/test_command.py",
@@ -67,10 +67,33 @@ EXTRAS = [
     "tests/tables/lance/test_contract.py",
     "tests/tables/ducklake/test_contract.py",
     "tests/shards/test_engines.py",
+    "tests/formats/l5kit/test_store.py",
+    "tests/formats/l5kit/test_windows.py",
     "tests/viewer/test_server.py",
+    "tests/viewer/test_notebook.py",
+    "tests/dataset/test_vector_index.py",
+    "tests/executors/test_ray.py",
+    "tests/executors/test_ray_data.py",
+    "tests/spark",
     "tests/stores",
 ]
-"""Beside the base, what each extra is there for."""
+"""What each extra is there for."""
+TORCH = [
+    "tests/training/test_torch.py",
+    "tests/training/test_distribution.py",
+    "tests/training/test_loader.py",
+    "tests/training/rows/test_rows.py",
+    "tests/training/frames/test_batch.py",
+    "tests/training/frames/test_sounds.py",
+    "tests/formats/lerobot/test_drop_in.py",
+    "tests/media/test_torchcodec.py",
+]
+"""What torch and torchcodec are there for."""
+
+
+def project() -> dict[str, object]:
+    """What `pyproject.toml` says of the project."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @dataclass(frozen=True)
@@ -80,41 +103,34 @@ class Row:
     name: str
     python: str
     constraints: str
-    extras: bool = False
+    extras: tuple[str, ...] = ()
+    part: tuple[str, ...] = tuple(BASE)
 
 
+ALL = tuple(sorted(set(project()["optional-dependencies"]) - {"all", "dev"}))
 ROWS = [
     Row("oldest", "3.11", "oldest"),
-    Row("oldest-extras", "3.11", "oldest-extras", extras=True),
+    Row("oldest-torch", "3.11", "oldest-torch", ("images", "mds", "torch"), tuple(TORCH)),
+    Row("oldest-extras", "3.11", "oldest-extras", ALL, (*EXTRAS, *TORCH)),
     Row("newest-3.11", "3.11", "newest-3.11"),
     Row("newest-3.12", "3.12", "newest"),
     Row("newest-3.13", "3.13", "newest"),
-    Row("newest-extras", "3.12", "newest", extras=True),
+    Row("newest-extras", "3.12", "newest", ALL, (*EXTRAS, *TORCH)),
 ]
 RESOLVED = {
-    "oldest": ("3.11", "lowest-direct", False),
-    "oldest-extras": ("3.11", "lowest-direct", True),
-    "newest-3.11": ("3.11", "highest", True),
-    "newest": ("3.12", "highest", True),
+    "oldest": ("3.11", "lowest-direct", ()),
+    "oldest-torch": ("3.11", "lowest-direct", ("images", "mds", "torch")),
+    "oldest-extras": ("3.11", "lowest-direct", ALL),
+    "newest-3.11": ("3.11", "highest", ALL),
+    "newest": ("3.12", "highest", ALL),
 }
-"""Name of a file -> Python, which versions, and whether the extras count."""
+"""Name of a file -> Python, which versions, and which extras count."""
 ABOUT = """
 `scripts/matrix` makes an environment of each row with the versions that `constraints/` names, installs seqlake there
 from this checkout, and runs a part of the suite with it: reading, writing, SQL, pictures and sound, training; of the
 extras the tests of what each is there for. A row that failed says so. `scripts/soak` runs it, before each release.
 """
 SHOWN = ["numpy", "pyarrow", "duckdb", "av", "obstore", "click"]
-
-
-def project() -> dict[str, object]:
-    """What `pyproject.toml` says of the project."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-
-def extras(*, light: bool) -> list[str]:
-    """The extras that a row installs."""
-    there = set(project()["optional-dependencies"]) - {"all", "dev"}
-    return sorted(there - set(HEAVY) if light else there)
 
 
 def run(*command: str | Path, **settings: object) -> subprocess.CompletedProcess[str]:
@@ -133,10 +149,10 @@ def installer(work: Path) -> str:
 
 def resolve(uv: str) -> None:
     """Write the files of constraints anew."""
-    for name, (python, which, wide) in RESOLVED.items():
+    for name, (python, which, extras) in RESOLVED.items():
         out = CONSTRAINTS / f"{name}.txt"
         out.unlink(missing_ok=True)  # what stands there would be preferred
-        more = ["--extra", "all"] if wide else []
+        more = [word for extra in extras for word in ("--extra", extra)]
         command = ["pip", "compile", "--quiet", "--no-annotate", "--no-header", "--resolution", which]
         run(uv, *command, "--python-version", python, *more, "pyproject.toml", TOOLS, "-o", out, cwd=ROOT)
         kept = [line for line in out.read_text().splitlines() if not line.startswith(("nvidia-", "triton", "cuda-"))]
@@ -162,7 +178,12 @@ def measure(row: Row, uv: str, environments: Path, *, light: bool) -> dict[str, 
         return None
     place = environments / row.name
     python = place / "bin/python"
-    wanted = f"[{','.join(extras(light=light))}]" if row.extras else ""
+    extras = [name for name in row.extras if not (light and name in HEAVY)]
+    part = [one for one in row.part if not (light and row.extras and one in TORCH)]
+    if not part:
+        print(f"{row.name}: without torch nothing is left of it, left out")  # noqa: T201
+        return None
+    wanted = f"[{','.join(extras)}]" if extras else ""
     run(uv, "venv", "--quiet", "--clear", "--python", interpreter, place)
     bounds = ["-c", CONSTRAINTS / f"{row.constraints}.txt", "-r", TOOLS]
     run(uv, "pip", "install", "--quiet", "--python", python, *bounds, f"{ROOT}{wanted}")
@@ -170,7 +191,6 @@ def measure(row: Row, uv: str, environments: Path, *, light: bool) -> dict[str, 
     run(place / "bin/seqlake", "--version", cwd=environments, stdout=subprocess.DEVNULL)
     begun = time.monotonic()
     quiet = ["-q", "-n", os.environ.get("SEQLAKE_TEST_PROCESSES", "0"), "-p", "no:cacheprovider", "-W", "default"]
-    part = list(dict.fromkeys(EXTRAS if row.extras else BASE))
     log = environments / f"{row.name}.log"
     with log.open("w") as out:
         ran = subprocess.run([str(python), "-m", "pytest", *quiet, *part], cwd=ROOT, check=False, stdout=out)
@@ -182,8 +202,7 @@ def measure(row: Row, uv: str, environments: Path, *, light: bool) -> dict[str, 
     )
     versions = {one["name"]: one["version"] for one in listed}
     return {
-        **asdict(row),
-        "extras": extras(light=light) if row.extras else [],
+        "extras": extras,
         "python": run(python, "-c", "import platform; print(platform.python_version())", stdout=-1).stdout.strip(),
         "versions": versions,
         "counts": counts,
@@ -212,7 +231,7 @@ def page(results: dict[str, dict[str, object]]) -> str:
         cells += [len(one["extras"]) or "none", counts.get("passed", 0), counts.get("skipped", 0)]
         cells += [failed if failed or not one["ended"] else "did not end", one["seconds"], one["date"]]
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
-    left = sorted(set(extras(light=False)) - {name for one in results.values() for name in one["extras"]})
+    left = sorted(set(ALL) - {name for one in results.values() for name in one["extras"]})
     missing = [f"`{row.name}`" for row in ROWS if row.name not in results]
     if missing:
         lines += ["", f"Not measured here: {', '.join(missing)}."]

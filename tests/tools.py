@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -15,6 +16,6 @@ def tool(name: str) -> Any:
     loader = SourceFileLoader(name.replace("-", "_"), str(ROOT / "scripts" / name))
     spec = spec_from_loader(loader.name, loader)
     assert spec is not None
-    module = module_from_spec(spec)
+    module = sys.modules[loader.name] = module_from_spec(spec)  # dataclasses look there for their own
     loader.exec_module(module)
     return module

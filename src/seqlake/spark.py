@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -362,10 +363,10 @@ def _source() -> Any:
             self.version = opened.version.id if isinstance(opened, Dataset) else None
             arrow = self.query.columns(opened).schema.arrow
             fields = [pa.field(one.name, _spark_type(one.type, one.name), one.nullable) for one in arrow]
-            return types.from_arrow_schema(pa.schema(fields))
+            return types.from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)  # before 4.2 not the default
 
         def reader(self, schema: Any) -> Any:
-            return reader(self.query, self.version, types.to_arrow_schema(schema, timezone="UTC"))
+            return reader(self.query, self.version, _arrow_schema(types, schema))
 
         def writer(self, schema: Any, overwrite: bool) -> Any:  # noqa: FBT001 - as Spark calls it
             if overwrite:
@@ -373,9 +374,16 @@ def _source() -> Any:
                     "A dataset is not overwritten: mode('append') adds rows to it, ds.delete() removes rows, and "
                     "both can be taken back."
                 )
-            return writer(_Writing.begin(self.query.options, types.to_arrow_schema(schema, timezone="UTC")))
+            return writer(_Writing.begin(self.query.options, _arrow_schema(types, schema)))
 
     return Sequences
+
+
+def _arrow_schema(types: Any, schema: Any) -> pa.Schema:
+    """Spark's own mapping, with times in UTC: what 4.2 is to be asked for, and what those before it give by default."""
+    asked = {"timezone": "UTC"} if "timezone" in signature(types.to_arrow_schema).parameters else {}
+    result: pa.Schema = types.to_arrow_schema(schema, **asked)
+    return result
 
 
 def _reader(base: Any) -> Any:
@@ -389,7 +397,7 @@ def _reader(base: Any) -> Any:
             return [base.InputPartition(task) for task in self.query.parts(self.types.names, self.version)]
 
         def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-            return _read(partition.value, self.types)
+            return iter(()) if partition is None else _read(partition.value, self.types)  # Spark 4.0: of no parts
 
     return Reader
 
