@@ -10,8 +10,9 @@ How it is measured. The verbs run one after the other in a process that has impo
 with next to nothing; files lie in the page cache. *One thread* is one process held to one core, with one thread in
 every library; *two processes* and *Ray* are two workers, each of one thread. Two tasks of nothing were run before, so
 that Ray's workers are there, and the server that the processes are forked from, which has imported what they need (a
-second, once a process); that they are forked counts. The ways run in turn, some rounds of each; medians count, and
-ratios are of medians.
+second, once a process); that they are forked counts. Each way is a process that stays: of every verb the ways take
+turns, seconds apart, since a machine is now quicker, now slower; medians of the rounds count, and ratios are of
+medians.
 
 *Each core by itself* is the first way done by two such processes at once, each on a core and on links of the files of
 its own: twice the work, with nothing to share or to wait for. Twice one thread's time by theirs is what two cores of
@@ -29,7 +30,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import operator
 import os
 import shutil
 import statistics
@@ -37,7 +37,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +50,7 @@ from seqlake.executors import in_order
 from seqlake.executors.processes import Processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 HERE = Path(__file__).parent
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ARROW_NUM_THREADS")
@@ -208,37 +207,76 @@ def started_ray() -> Any:
 
 
 def acts(way: str, folder: str, core: str = "0") -> None:
-    """In a process of its own: the seconds of each verb."""
+    """In a process of its own, whenever a line names a verb: the seconds that it takes."""
     on = executor(way, int(core))
     with tempfile.TemporaryDirectory() as out:
         for verb in VERBS:  # what the first use imports
             timed(lambda verb=verb: act(verb, Path(folder, "warm"), Path(out), Processes(workers=1)))
     in_order(on, abs, [-1, -2])  # who serves forks is there from now on, as the cluster is
-    for verb in VERBS:
-        if way == APART:
-            meet(Path(folder), verb)
+    print(json.dumps("ready"), flush=True)
+    for verb in map(str.strip, sys.stdin):
         with tempfile.TemporaryDirectory(dir=folder) as out:
             seconds = timed(lambda verb=verb, out=out: act(verb, Path(folder), Path(out), on))
-            print(json.dumps({"way": verb, "seconds": seconds}), flush=True)
+        print(json.dumps(seconds), flush=True)
 
 
-def meet(folder: Path, verb: str) -> None:
-    """Wait for the process beside this one, whose folder lies beside: both begin a verb together."""
-    (folder / f"{verb}.ready").touch()
-    while len(list(folder.parent.glob(f"*/{verb}.ready"))) < 2:
-        time.sleep(0.001)
+class Way:
+    """A process, or two at once, that do verbs one way."""
+
+    def __init__(self, way: str, folder: Path, homes: Sequence[Path]) -> None:
+        places = homes if way == APART else [folder]
+        self.processes = [
+            subprocess.Popen(
+                command("acts", way, place, core),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment(),
+            )
+            for core, place in enumerate(places)
+        ]
+        self.answers()
+
+    def answers(self) -> list[Any]:
+        """What each says next; what else it prints is passed by."""
+        said: list[Any] = []
+        for process in self.processes:
+            assert process.stdout is not None
+            lines = (line for line in process.stdout if line.startswith(('"ready"', *"0123456789")))
+            said.append(json.loads(next(lines)))
+        return said
+
+    def seconds(self, verb: str) -> float:
+        """How long a verb takes; the slower one of two."""
+        for process in self.processes:
+            assert process.stdin is not None
+            print(verb, file=process.stdin, flush=True)
+        return max(self.answers())
+
+    def end(self) -> None:
+        """Let them end."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
 
 
-def apart(folder: Path) -> list[dict[str, Any]]:
-    """The lines of two processes at once, each on a core and a folder of its own; of each verb the slower one."""
+def verbs(folder: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Verb -> way -> the seconds of each round."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         homes = [Path(place, str(core)) for core in range(2)]
         for home in homes:
             for part in ("signals", "films", "warm"):
                 shutil.copytree(folder / part, home / part, copy_function=os.link)
-        with ThreadPoolExecutor(2) as pool:
-            both = list(pool.map(lambda core: child("acts", APART, homes[core], core), range(2)))
-    return [max(pair, key=operator.itemgetter("seconds")) for pair in zip(*both, strict=False)]
+        ways = {way: Way(way, folder, homes) for way in (ONE, TWO, RAY, APART)}
+        seconds: dict[str, dict[str, list[float]]] = {verb: {way: [] for way in ways} for verb in VERBS}
+        for _ in range(rounds):
+            for verb in VERBS:
+                for way, process in ways.items():
+                    seconds[verb][way].append(process.seconds(verb))
+        for process in ways.values():
+            process.end()
+    return seconds
 
 
 # ---- beside the engines
@@ -348,19 +386,29 @@ def python_of(part: str) -> str:
     return str(daft) if part == "daft" and daft.exists() else sys.executable
 
 
-def child(part: str, *arguments: object, threads: bool = False) -> list[dict[str, Any]]:
-    """The lines of a part, or none where it cannot be measured here."""
-    environment = {
+def command(part: str, *arguments: object) -> list[str]:
+    return [python_of(part), __file__, "--part", part, *map(str, arguments)]
+
+
+def environment(*, threads: bool = False) -> dict[str, str]:
+    """Of a part, in which libraries have one thread unless it asks for more."""
+    return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]),
         **({} if threads else dict.fromkeys(THREADS, "1")),
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     }
-    command = [python_of(part), __file__, "--part", part, *map(str, arguments)]
+
+
+def child(part: str, *arguments: object, threads: bool = False) -> list[dict[str, Any]]:
+    """The lines of a part, or none where it cannot be measured here."""
+    asked = command(part, *arguments)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+        done = subprocess.run(
+            asked, capture_output=True, text=True, check=False, timeout=600, env=environment(threads=threads)
+        )
     except subprocess.TimeoutExpired:
-        print(f"{part} {arguments}: not done after five minutes", flush=True)
+        print(f"{part} {arguments}: not done after ten minutes", flush=True)
         return []
     if done.returncode:
         print(f"{part} {arguments}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
@@ -379,13 +427,9 @@ def ratio(over: float | None, under: float | None) -> float | None:
 
 def measured(folder: Path, *, rounds: int) -> dict[str, Any]:
     report: dict[str, Any] = {"verbs": {}, "ways": {}, "missing": []}
-    lines: dict[str, list[dict[str, Any]]] = {way: [] for way in (ONE, TWO, RAY, APART)}
-    for _ in range(rounds):
-        for way, seen in lines.items():
-            seen.extend(apart(folder) if way == APART else child("acts", way, folder))
-    for verb in VERBS:
-        report["verbs"][verb] = {way: median(seen, verb) for way, seen in lines.items()}
-        print(verb, report["verbs"][verb], flush=True)
+    for verb, ways_of in verbs(folder, rounds).items():
+        report["verbs"][verb] = {way: statistics.median(seconds) for way, seconds in ways_of.items()}
+        print(verb, ways_of, flush=True)
     for part in ("reading", "nearest", "computing", "daft"):
         lines_of = child(part, folder, rounds, threads=part == "nearest")
         ways = {one["way"]: median(lines_of, one["way"]) for one in lines_of}
@@ -440,7 +484,7 @@ def page(report: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="little data, one round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--signals", type=int, default=256)
     parser.add_argument("--films", type=int, default=256)
     parser.add_argument("--vectors", type=int, default=1_000_000)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 
 import seqlake as sl
 from seqlake import plugins
+from seqlake.dataset import opening
 from seqlake.errors import (
     CorruptFileError,
     DatasetExistsError,
@@ -456,3 +458,43 @@ def test_a_worker_killed_from_outside_is_told_and_nothing_is_left(tmp_path):
     assert "A worker process was killed from outside" in done.stdout, done.stderr
     assert not (tmp_path / "out").exists()
     assert time.monotonic() - began < 100
+
+
+# ---- workers
+
+
+class Watched:
+    """An executor that works in this process, and notes when its workers would start."""
+
+    def __init__(self):
+        self.seen = []
+
+    @contextmanager
+    def kept(self):
+        yield self
+        self.seen.append("closed")
+
+    def expect(self, count, /):
+        self.seen.append("started")
+
+    def run(self, function, tasks, /, *, done, tick):
+        self.seen.append(f"ran {len(tasks)}")
+        for task in tasks:
+            done(task, function(task))
+
+
+@pytest.mark.parametrize("nbytes", [1 << 20, 64 << 20])
+def test_workers_start_before_a_large_source_is_looked_at(tmp_path, nbytes, monkeypatch):
+    source = sl.create(tmp_path / "in", {"action": sl.Trajectory(dim=3)})
+    source.append(episodes(9).drop(["reward"]))
+    with (tmp_path / "in" / "film.mp4").open("wb") as film:
+        film.truncate(nbytes)
+    watched, scan = Watched(), opening.scan
+    monkeypatch.setattr(opening, "scan", lambda *a, **k: (watched.seen.append("looked"), scan(*a, **k))[1])
+    out = sl.convert(tmp_path / "in", tmp_path / "out", on=watched)
+    assert len(out) == 9
+    early = ["started"] if nbytes >= 64 << 20 else []
+    assert watched.seen == [*early, "looked", "ran 1", "closed"]
+    watched.seen.clear()
+    sl.convert(tmp_path / "in", tmp_path / "again", on=watched, dry_run=True)
+    assert watched.seen == ["looked", "closed"]

@@ -85,7 +85,7 @@ def thirty(tmp_path_factory) -> sl.Dataset:
     return plain(tmp_path_factory.mktemp("thirty") / "data", 30, rows=40, steps=200, dim=12)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("megabytes", [1.5, 4.4, 6, 8])
 @pytest.mark.parametrize("folder", [True, False])
 def test_thirty_shards_of_which_few_fit(thirty, megabytes, folder, tmp_path) -> None:
@@ -374,6 +374,7 @@ def test_windows_by_number_make_room_for_each_other(tmp_path) -> None:
         windows.batch(range(0, len(windows), 300))  # of all shards at once
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("bucket", [False, True])
 def test_what_comes_next_is_decoded_ahead_in_memory(bucket, s3_bucket, tmp_path, monkeypatch) -> None:
     here = source = plain(tmp_path / "data", 24)
@@ -441,6 +442,7 @@ def test_memory_does_not_grow_with_what_was_decoded(tmp_path) -> None:
     assert int(done.stdout) < limit + everything // 3  # what one shard's reading takes, and what the system keeps
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("folder", [True, False])
 def test_a_bucket_is_read_in_the_least_that_its_order_needs(folder, s3_bucket, tmp_path) -> None:
     here = plain(tmp_path / "data", 8)

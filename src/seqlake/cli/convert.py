@@ -72,26 +72,25 @@ def command(
     Run again after an interruption, the same command goes on where it was. At the end a report says what was mapped to
     what, and what was left out.
     """
-    from seqlake.conversion.convert import executor_for
+    from seqlake.conversion.convert import executor_for, start_early
+    from seqlake.executors import kept
     from seqlake.versions.messages import message
 
     to = None if to == "mixtrain" else to
     if to is not None and message() is not None:
         raise click.UsageError(f"A dataset of the format {to} has no versions, so none can carry a --message.")
-    try:
-        conversion, count = _prepared(source, out, to=to, where=where, given=given)
-    except TypeError as error:
-        raise click.UsageError(str(error)) from None
-    if dry_run:
-        plan = conversion.rehearsed(work=True if work is None else work)
-        output.document(plan.to_json(), text=str(plan))
-        return
-    written = conversion.run(
-        executor_for(on or "processes", None),
-        work=True if work is None else work,
-        fresh=fresh,
-        progress=output.progress,
-    )
+    with kept(executor_for(on or "processes", None)) as executor:
+        if not dry_run and not given["adopt"]:
+            start_early(executor, source)
+        try:
+            conversion, count = _prepared(source, out, to=to, where=where, given=given)
+        except TypeError as error:
+            raise click.UsageError(str(error)) from None
+        if dry_run:
+            plan = conversion.rehearsed(work=True if work is None else work)
+            output.document(plan.to_json(), text=str(plan))
+            return
+        written = conversion.run(executor, work=True if work is None else work, fresh=fresh, progress=output.progress)
     rows = count if written is None else len(written)
     unit = "samples" if conversion.planned.read.id is None else "sequences"
     if output.format == "table" and not output.quiet:

@@ -330,7 +330,7 @@ def _computed(
 ) -> tuple[list[pa.Table], list[str], list[Failure]]:
     """The results of all tasks, those of earlier runs among them: tables, the names of new files, the ledger."""
     key = str(run.results.id)
-    expect(executor, -(-len(run.source) // ROWS_PER_TASK))
+    expect(executor, len(_tasks(np.arange(len(run.source)), run, first=0)))
     ids: list[str] = [text for batch in run.source.batches([key]) for text in batch.column(0).to_pylist()]
     before = list(held.all())
     owners = owners_of(before, dataset, _inputs(run), computed=run.results.names)

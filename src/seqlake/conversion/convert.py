@@ -7,6 +7,7 @@ runs alike here, in another process and on a cluster.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 import tempfile
@@ -21,6 +22,7 @@ from seqlake.conversion.parts import convert_part
 from seqlake.conversion.planning import (
     LEAST_ENCODED,
     LEAST_PER_PART,
+    PARTS,
     PartTask,
     Plan,
     plan,
@@ -41,10 +43,10 @@ from seqlake.errors import (
     SeqlakeError,
     ValidationError,
 )
-from seqlake.executors import executor_of
+from seqlake.executors import executor_of, expect, kept
 from seqlake.executors.processes import Processes
 from seqlake.files.cache import user_folder
-from seqlake.files.locations import absolute, redacted
+from seqlake.files.locations import absolute, is_local, local_path, redacted
 from seqlake.files.room import room_in
 from seqlake.grouping import OPTIONS
 from seqlake.protocols import Mapped, Readable, is_readable
@@ -68,6 +70,7 @@ _OF_SHARDS = frozenset({"layout", "shards", "files", "rows_per_shard", "bytes_pe
 _OF_ROWS = frozenset({*OPTIONS, "map", "column_types"})
 _FAULTS = (ValidationError, SchemaMismatchError, CorruptFileError, DecodeError)  # of the data, at every run
 _RENEW_SECONDS = 600.0
+_LOOKED_AT = 1_000  # files of a source, to learn whether it is large
 Keep: TypeAlias = bool | Literal["resumable"]
 
 
@@ -202,20 +205,39 @@ def convert(
         "fixed_size_inner": fixed_size_inner,
     }
     arranged = {name: option for name, option in (("sequence_id", sequence_id), ("steps", steps)) if option is not None}
-    prepared = prepare(
-        source,
-        out,
-        to=to,
-        storage=storage,
-        ours={name: option for name, option in given.items() if option is not None},
-        adopt=adopt,
-        bytes_per_part=bytes_per_part,
-        options={**arranged, **options},
-    )
-    executor = executor_for(on, workers)
-    if dry_run:
-        return prepared.rehearsed(work=work)
-    return prepared.run(executor, work=work, progress=progress)
+    with kept(executor_for(on, workers)) as executor:
+        if not dry_run and not adopt:
+            start_early(executor, source)
+        prepared = prepare(
+            source,
+            out,
+            to=to,
+            storage=storage,
+            ours={name: option for name, option in given.items() if option is not None},
+            adopt=adopt,
+            bytes_per_part=bytes_per_part,
+            options={**arranged, **options},
+        )
+        if dry_run:
+            return prepared.rehearsed(work=work)
+        return prepared.run(executor, work=work, progress=progress)
+
+
+def start_early(executor: Executor, source: object, /) -> None:
+    """Have workers start while the source is looked at, where it is local and has bytes for several parts.
+
+    Args:
+        executor: As `kept` gives it.
+        source: As for `convert`.
+    """
+    if isinstance(source, str | os.PathLike) and is_local(place := os.fspath(source)):
+        path, nbytes = local_path(place), 0
+        files = (Path(top, name) for top, _, names in os.walk(path) for name in names)
+        for file in itertools.islice(itertools.chain([path], files), _LOOKED_AT):
+            nbytes += file.stat(follow_symlinks=False).st_size if file.is_file() else 0
+            if nbytes >= 2 * LEAST_PER_PART:
+                expect(executor, PARTS)
+                return
 
 
 def prepare(
