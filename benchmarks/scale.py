@@ -392,8 +392,9 @@ def command(part: str, *arguments: object) -> list[str]:
 
 def environment(*, threads: bool = False) -> dict[str, str]:
     """Of a part, in which libraries have one thread unless it asks for more."""
+    compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
-        **os.environ,
+        **compiled,  # as an installation has modules
         "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]),
         **({} if threads else dict.fromkeys(THREADS, "1")),
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",

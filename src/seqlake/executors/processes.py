@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,17 +87,30 @@ class KeptProcesses:
         self._functions = 0
 
     def expect(self, count: int, /) -> None:
+        """Have what processes are forked from import what they need, meanwhile, if there will be several."""
+        if min(self._how.workers or _cores(), count) > 1:
+            self._prepare()
+
+    def _prepare(self) -> str:
+        """The way in which processes start."""
+        if "forkserver" not in multiprocessing.get_all_start_methods():
+            return "spawn"
+        # Each worker would import the same for a second; and it imports the script that asks anew, whatever is
+        # preloaded (Python before 3.14), with all that this has at its top.
+        multiprocessing.set_forkserver_preload(["__main__", *self._how.preload, *_imported()])
+        forkserver.ensure_running()  # and waits for nothing, as the first process would
+        return "forkserver"
+
+    def _start(self, count: int) -> None:
         """Start as many processes as so many tasks want, or more in place of fewer."""
         count = min(self._how.workers or _cores(), count)
         if count <= max(1, self._count):
             return
         self.close()
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        if method == "forkserver":
-            # Each worker would import the same for a second; and it imports the script that asks anew, whatever is
-            # preloaded (Python before 3.14), with all that this has at its top.
-            multiprocessing.set_forkserver_preload(["__main__", *self._how.preload, *_imported()])
-        self._pool, self._count = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context(method)), count
+        self._pool, self._count = (
+            ProcessPoolExecutor(count, mp_context=multiprocessing.get_context(self._prepare())),
+            count,
+        )
         self._folder = tempfile.TemporaryDirectory(prefix="seqlake-workers-", ignore_cleanup_errors=True)
         for _ in range(count):  # each starts one
             self._pool.submit(_ready)
@@ -120,7 +134,7 @@ class KeptProcesses:
                 done(task, function(task))
                 tick()
             return
-        self.expect(len(tasks))
+        self._start(len(tasks))
         assert self._pool is not None
         held = partial(_held, self._sent(function))
         running: dict[Future[Result], Task] = {}
