@@ -12,6 +12,7 @@ import logging
 import os
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -230,14 +231,16 @@ def start_early(executor: Executor, source: object, /) -> None:
         executor: As `kept` gives it.
         source: As for `convert`.
     """
-    if isinstance(source, str | os.PathLike) and is_local(place := os.fspath(source)):
-        path, nbytes = local_path(place), 0
-        files = (Path(top, name) for top, _, names in os.walk(path) for name in names)
-        for file in itertools.islice(itertools.chain([path], files), _LOOKED_AT):
+    if not isinstance(source, str | os.PathLike) or not is_local(place := os.fspath(source)):
+        return
+    path, nbytes = local_path(place), 0
+    files = (Path(top, name) for top, _, names in os.walk(path) for name in names)
+    for file in itertools.islice(itertools.chain([path], files), _LOOKED_AT):
+        with suppress(OSError):  # whoever opens it says what is wrong
             nbytes += file.stat(follow_symlinks=False).st_size if file.is_file() else 0
-            if nbytes >= 2 * LEAST_PER_PART:
-                expect(executor, PARTS)
-                return
+        if nbytes >= 2 * LEAST_PER_PART:
+            expect(executor, PARTS)
+            return
 
 
 def prepare(

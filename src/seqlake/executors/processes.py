@@ -107,10 +107,8 @@ class KeptProcesses:
         if count <= max(1, self._count):
             return
         self.close()
-        self._pool, self._count = (
-            ProcessPoolExecutor(count, mp_context=multiprocessing.get_context(self._prepare())),
-            count,
-        )
+        context = multiprocessing.get_context(self._prepare())
+        self._pool, self._count = ProcessPoolExecutor(count, mp_context=context), count
         self._folder = tempfile.TemporaryDirectory(prefix="seqlake-workers-", ignore_cleanup_errors=True)
         for _ in range(count):  # each starts one
             self._pool.submit(_ready)
