@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -67,6 +68,16 @@ def test_workers_stay_for_the_next_run() -> None:
         assert len({pid for _, pid in third}) <= 3
         assert not pids & {pid for _, pid in third}
         assert in_order(executor, who, [1]) == [(1, os.getpid())]
+
+
+def test_workers_that_are_expected_are_not_waited_for() -> None:
+    """The first process would be, until what they are forked from has imported everything."""
+    before = set(multiprocessing.active_children())
+    with kept(Processes(workers=2)) as executor:
+        expect(executor, 2)
+        assert set(multiprocessing.active_children()) <= before
+        assert [number for number, _ in in_order(executor, who, [1, 2])] == [1, 2]
+        assert set(multiprocessing.active_children()) - before
 
 
 def test_all_passes_of_a_verb_have_the_same_workers(tmp_path: Path, monkeypatch) -> None:
