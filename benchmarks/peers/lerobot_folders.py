@@ -145,9 +145,13 @@ def drop_in(task: dict[str, Any]) -> tuple[Any, Callable[[], Any]]:
 def in_data_loader(dataset: Any, task: dict[str, Any]) -> tuple[Any, Callable[[], Any]]:
     import torch
 
-    workers = task["workers"]
+    workers, order = task["workers"], {"shuffle": True}
+    if task.get("visits"):
+        from seqlake.compat.lerobot import VisitSampler
+
+        order = {"sampler": VisitSampler(dataset, visits=task["visits"])}
     batches = torch.utils.data.DataLoader(
-        dataset, batch_size=task["batch"], shuffle=True, num_workers=workers, persistent_workers=workers > 0
+        dataset, batch_size=task["batch"], num_workers=workers, persistent_workers=workers > 0, **order
     )
     return batches, lambda: summed({name: dataset[CHECKED][name] for name in task["features"]})
 
@@ -157,7 +161,8 @@ def loader(task: dict[str, Any]) -> tuple[Any, Callable[[], Any]]:
 
     rows = sl.open(task["root"])
     window = sl.Window(dict.fromkeys(task["features"], range(task["width"])), edges="clamp")
-    made = sl.Loader(rows, window=window, batch_size=task["batch"], shuffle=True)
+    shuffle = sl.Shuffle(visits=task.get("visits", 1))
+    made = sl.Loader(rows, window=window, batch_size=task["batch"], shuffle=shuffle)
 
     def checked() -> Any:
         item = sl.Loader(rows, window=window, batch_size=1, shuffle=False).dataset()[CHECKED]

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from seqlake.compat.lerobot import LeRobotDataset, LeRobotDatasetMetadata
+from seqlake.compat.lerobot import LeRobotDataset, LeRobotDatasetMetadata, VisitSampler
 from seqlake.errors import ColumnNotFoundError, DatasetNotFoundError, InvalidMetadataError
 from seqlake.formats.lerobot.reading import EpisodeReader
+from seqlake.training.frames.clips import VideoColumn
 
 from . import by_hand
 from .by_hand import CAM, FPS, Recorded
@@ -294,3 +295,59 @@ def test_printing_helps(folder: Path) -> None:
     assert "4 episodes" in repr(dataset.meta.episodes)
     assert dataset.meta.episodes[2]["tasks"] == ["pick", "place"]
     assert dataset.meta.get_task_index("place") == 1
+
+
+# ---- the order of visits
+
+
+def test_neighbours_come_together_and_every_frame_once(folder: Path) -> None:
+    dataset = LeRobotDataset(root=folder)
+    sampler = VisitSampler(dataset, visits=4, seed=3)
+    epochs = [list(sampler), list(sampler)]
+    for numbers in epochs:
+        assert sorted(numbers) == list(range(len(dataset)))
+        whole = len(dataset) // 4 * 4
+        visits = np.reshape(numbers[:whole], (-1, 4))
+        assert (np.diff(visits, axis=1) == 1).all()
+        assert visits[:, 0].tolist() != sorted(visits[:, 0].tolist())
+    assert epochs[0] != epochs[1], "each epoch has an order of its own"
+    sampler.set_epoch(1)
+    assert list(sampler) == epochs[1]
+    assert list(VisitSampler(dataset, visits=4, seed=4)) != epochs[0]
+    assert (len(sampler), sampler.epoch) == (len(dataset), 2)
+    assert repr(sampler) == f"VisitSampler({len(dataset)} frames, Shuffle(visits=4), seed=3, epoch=2)"
+
+
+def test_visits_of_some_frames(folder: Path) -> None:
+    frames = [*range(5), *range(20, 31)]
+    assert sorted(VisitSampler(range(45), visits=3, frames=frames)) == frames
+    assert list(VisitSampler([], visits=3)) == list(VisitSampler(range(9), frames=[])) == []
+    with pytest.raises(ValueError, match="visits: expected a whole number from 1 on, found 0"):
+        VisitSampler(range(9), visits=0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_takes_visits_and_gives_the_same_items(folder: Path, workers: int) -> None:
+    times = [step / FPS for step in range(4)]
+    dataset = LeRobotDataset(root=folder, delta_timestamps={"action": times, CAM: times})
+    sampler = VisitSampler(dataset, visits=4)
+    batches = list(torch.utils.data.DataLoader(dataset, batch_size=8, sampler=sampler, num_workers=workers))
+    numbers = torch.cat([batch["index"] for batch in batches]).tolist()
+    assert numbers == list(VisitSampler(dataset, visits=4))
+    for name in (CAM, "action", "action_is_pad"):
+        alone = torch.stack([dataset[number][name] for number in numbers[:8]])
+        assert torch.equal(batches[0][name], alone), name
+
+
+def test_what_neighbours_share_is_decoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    real = VideoColumn.read
+
+    def counted(self, key, clip, frames, out):
+        decoded.extend(frames.tolist())
+        return real(self, key, clip, frames, out)
+
+    monkeypatch.setattr(VideoColumn, "read", counted)
+    dataset = LeRobotDataset(root=folder, delta_timestamps={CAM: [step / FPS for step in range(8)]})
+    dataset.batch([12, 13, 14, 15])
+    assert len(decoded) == 8 + 3

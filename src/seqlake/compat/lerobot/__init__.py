@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from seqlake.compat.lerobot.dataset import LeRobotDataset
 from seqlake.compat.lerobot.metadata import EpisodeTable, LeRobotDatasetMetadata
+from seqlake.compat.lerobot.sampling import VisitSampler
 
-__all__ = ["EpisodeTable", "LeRobotDataset", "LeRobotDatasetMetadata"]
+__all__ = ["EpisodeTable", "LeRobotDataset", "LeRobotDatasetMetadata", "VisitSampler"]
