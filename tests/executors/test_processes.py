@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
+import resource
 import shutil
 import signal
 import subprocess
@@ -135,3 +137,20 @@ def test_a_name_or_an_object_says_which() -> None:
 def test_nothing_of_ray_is_imported_before_it_runs() -> None:
     code = "import sys, seqlake.executors as e; e.executor_of('ray'); sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def faults_of_freeing(blocks: int) -> int:
+    """Page faults of filling 10 MB again and again, the first time not counted."""
+    np.ones(10 << 20, np.uint8)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(blocks):
+        held = [np.ones(2 << 20, np.uint8) for _ in range(5)]
+        del held
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives freed memory back like this")
+def test_workers_keep_what_tasks_free() -> None:
+    pages = (10 << 20) // resource.getpagesize()
+    for faults in in_order(Processes(workers=2), faults_of_freeing, [20, 20]):
+        assert faults < 10 * pages

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SeqlakeError
+from seqlake.executors import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -111,7 +112,7 @@ class KeptProcesses:
         self._pool, self._count = ProcessPoolExecutor(count, mp_context=context), count
         self._folder = tempfile.TemporaryDirectory(prefix="seqlake-workers-", ignore_cleanup_errors=True)
         for _ in range(count):  # each starts one
-            self._pool.submit(_ready)
+            self._pool.submit(keep_freed_memory)
 
     def run(
         self,
@@ -128,6 +129,7 @@ class KeptProcesses:
             SeqlakeError: A worker was killed from outside.
         """
         if min(self._how.workers or _cores(), len(tasks)) <= 1:
+            keep_freed_memory()
             for task in tasks:
                 done(task, function(task))
                 tick()
@@ -183,10 +185,6 @@ def _imported() -> list[str]:
 
 
 _function: tuple[str, Callable[[Any], Any]] | None = None  # what this process works at, and where it was read
-
-
-def _ready() -> None:
-    """What a worker does first."""
 
 
 def _held(path: str, task: Any) -> Any:

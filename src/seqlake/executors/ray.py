@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SeqlakeError
+from seqlake.executors import keep_freed_memory
 from seqlake.plugins import require
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def _call(shared: list[Any], tasks: list[Any]) -> tuple[list[Any], float]:
     if _function is None or _function[0] != shared[0]:
         _function = None  # before the next: both may be large
         _function = shared[0], require("ray", extra="ray").get(shared[0])
+    keep_freed_memory()
     began, results = time.perf_counter(), []
     for task in tasks:
         try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 
 _PIECE = 16 << 20  # bytes of vectors of one task
-_BLOCK = 1 << 20  # bytes that are looked at while they are in the cache
+_BLOCK = 4 << 20  # bytes that are looked at at a time: threads wait for each other between two
 _SCATTERED = 8  # rows that lie together on average; where there are fewer they are copied together first
 _KEPT_NORMS = 128 << 20  # bytes of lengths of vectors that a process keeps
 PLAIN = (1e-12, 1e12)
