@@ -117,6 +117,7 @@ def test_duckdb_prunes_by_our_bounds_and_loses_no_row(sqlite, engine):
     assert math.isnan(bounds["x"])
 
 
+@pytest.mark.sampled(every=3)
 def test_what_duckdb_did_to_our_table_is_read_right(location, engine):
     table = ducklake.create(location, tables.SCHEMA)
     append(table, [f"a{number}" for number in range(10)])
@@ -140,6 +141,7 @@ def test_what_duckdb_did_to_our_table_is_read_right(location, engine):
     assert written["n"] == 0  # small inserts went to files
 
 
+@pytest.mark.sampled(every=3, start=1)
 def test_rows_and_deletes_that_lie_in_the_catalog_are_read_right(location, engine):
     table = ducklake.create(location, tables.SCHEMA)
     append(table, [f"a{number}" for number in range(10)])
@@ -199,6 +201,7 @@ def test_a_table_that_duckdb_made_is_one_of_ours_once_its_comment_says_so(locati
     assert {"b", "c", "a7"} <= set(same_at_every_version(table, lake) and lake.rows())
 
 
+@pytest.mark.sampled(every=3, start=2)
 def test_columns_added_renamed_dropped_and_widened_on_either_side(location, engine):
     table = ducklake.create(location, tables.SCHEMA.with_columns({"n": pa.int32(), "gone": pa.string()}))
     append(table, ["a", "b"])
