@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
-_PIECE = 8 << 20
+_PIECE = 1 << 20  # bytes copied at a time, which stay in the cache between their two ways
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
 _RENAME_NOREPLACE = 1
 _RENAME_EXCL = 4
@@ -487,9 +487,10 @@ def _pieces(data: bytes | Path) -> Iterator[memoryview]:
     if not isinstance(data, Path):
         yield memoryview(data)
         return
+    room = memoryview(bytearray(_PIECE))  # one for all: what is allocated anew is mapped anew, page by page
     with data.open("rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            yield memoryview(piece)
+        while count := file.readinto(room):
+            yield room[:count]
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -58,12 +58,9 @@ def on_this_machine(location: str, storage: Mapping[str, str] | None, blob: Blob
 
 def digest(path: Path) -> tuple[int, str]:
     """Size and sha256, read in pieces."""
-    hashed, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            hashed.update(chunk)
-            size += len(chunk)
-    return size, hashed.hexdigest()
+        hashed = hashlib.file_digest(file, "sha256")
+        return file.tell(), hashed.hexdigest()
 
 
 def whole_file(location: str, /, *, where: str) -> bytes:
