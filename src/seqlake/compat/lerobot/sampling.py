@@ -40,7 +40,7 @@ class VisitSampler:
     """
 
     def __init__(self, dataset: Sized, *, visits: int = 4, seed: int = 0, frames: Sequence[int] | None = None) -> None:
-        self.epoch = 0
+        self.epoch: int = 0
         self._shuffle, self._seed = Shuffle(visits=visits), seed
         self._frames = None if frames is None else np.asarray(frames, np.int64)
         self._count = len(dataset if frames is None else frames)
