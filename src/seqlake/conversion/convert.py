@@ -170,7 +170,7 @@ def convert(
         adopt: Take shards over as they are where their bytes already say what the new dataset says: linked on one
             disk, copied elsewhere, never decoded. The others are written anew, and why is logged.
         bytes_per_part: The source bytes of one part; by default a sixteenth of all, between 32 and 128 MiB, or
-            from 2 MiB on where images become videos.
+            from 2 MiB on where images become videos, or parts of shared videos files.
         workers: Processes; None: one per core. The result does not depend on it.
         on: What runs the parts: `"processes"`, `"ray"`, or an `Executor` that was made with options of its own.
         work: A local folder for receipts; True: one in the user's cache, named for `out`, as the command line has it;
@@ -281,15 +281,19 @@ def prepare(
         elif "fps" in given and takes_rate(source, storage, reading):
             reading["fps"] = given["fps"]
     readable = _opened(source, storage, reading)
-    least = (
-        LEAST_ENCODED if to is None and (given.get("images") or "bytes") not in ("bytes", "files") else LEAST_PER_PART
+    known = ability(readable, KeepsFiles)
+    shared = () if adopt or to is not None else _split(given.get("files"), readable.schema, ours=known is not None)
+    made = to is None and (bool(shared) or (given.get("images") or "bytes") not in ("bytes", "files"))
+    planned = plan(
+        readable,
+        bytes_per_part=bytes_per_part,
+        least=LEAST_ENCODED if made else LEAST_PER_PART,
+        dropped=dropped_by(to, readable.schema),
     )
-    planned = plan(readable, bytes_per_part=bytes_per_part, least=least, dropped=dropped_by(to, readable.schema))
     images, files, fps = given.get("images"), given.get("files"), given.get("fps")
     asked = to is None and images is not None
     pictures = Pictures.of(images or {}, planned.read, fps=fps, encoding=given.get("encoding")) if asked else Pictures()
-    known = ability(readable, KeepsFiles)
-    split = () if adopt or to is not None else _split(files, planned.read, ours=known is not None)
+    split = tuple(name for name in shared if name in planned.read)
     planned = replace(planned, schema=splitting.declared(pictures.declared(planned.read), split))
     planned = replace(planned, mapped=_with_media(planned.mapped, pictures, split))
     place = os.fspath(out)

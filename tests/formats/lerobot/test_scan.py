@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.conversion import convert as conversion
 from seqlake.formats import lerobot
 from seqlake.protocols import Readable
 from seqlake.testing.formats import FormatTests
@@ -114,6 +115,16 @@ def test_conversion_keeps_every_value_and_frame(
     if files in {None, "split"}:
         names = [file.reference for file in converted.files()]
         assert len(set(names)) == len(episodes)
+
+
+@pytest.mark.parametrize("files", [None, "copy"])
+def test_videos_that_are_cut_are_work_for_several_parts(
+    folder: Path, tmp_path: Path, files: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "LEAST_ENCODED", 1)
+    planned = sl.convert(folder, tmp_path / "out", files=files, dry_run=True)
+    cut = (folder / "meta/episodes").exists() and files is None
+    assert (len(planned.tasks) > 1) is cut
 
 
 def test_sql_where_statistics_and_loader(folder: Path, episodes: list[Recorded]) -> None:
