@@ -66,8 +66,9 @@ class _Packets:
                 self.palettes.append((len(self.rows), palette))
         offset = -1 if packet.pos is None else packet.pos
         if offset >= 0:
-            near = file.between(offset, offset + _NEAR + len(data)).find(data)
-            offset = -1 if near < 0 else offset + near
+            near = file.between(offset, offset + _NEAR + len(data))
+            moved = 0 if near.startswith(data) else near.find(data)  # to prepare a search takes longer than to compare
+            offset = -1 if moved < 0 else offset + moved
         end = offset + len(data)
         cut = end > size or (packet.is_corrupt and end >= min(size, file.end))  # the file ends within it
         self.placed &= offset >= 0 or cut
