@@ -283,11 +283,11 @@ def prepare(
     readable = _opened(source, storage, reading)
     known = ability(readable, KeepsFiles)
     shared = () if adopt or to is not None else _split(given.get("files"), readable.schema, ours=known is not None)
-    made = to is None and (bool(shared) or (given.get("images") or "bytes") not in ("bytes", "files"))
+    encoded = to is None and (bool(shared) or (given.get("images") or "bytes") not in ("bytes", "files"))
     planned = plan(
         readable,
         bytes_per_part=bytes_per_part,
-        least=LEAST_ENCODED if made else LEAST_PER_PART,
+        least=LEAST_ENCODED if encoded else LEAST_PER_PART,
         dropped=dropped_by(to, readable.schema),
     )
     images, files, fps = given.get("images"), given.get("files"), given.get("fps")
