@@ -139,18 +139,18 @@ def test_nothing_of_ray_is_imported_before_it_runs() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def faults_of_freeing(blocks: int) -> int:
-    """Page faults of filling 10 MB again and again, the first time not counted."""
-    np.ones(10 << 20, np.uint8)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(blocks):
-        held = [np.ones(2 << 20, np.uint8) for _ in range(5)]
+def faults_of_blocks(rounds: int) -> int:
+    """Page faults of filling 24 blocks of 1 MB and freeing them, again and again; the first time is not counted."""
+    for number in range(rounds + 1):
+        held = [np.ones(1 << 20, np.uint8) for _ in range(24)]
         del held
+        if not number:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives freed memory back like this")
 def test_workers_keep_what_tasks_free() -> None:
-    pages = (10 << 20) // resource.getpagesize()
-    for faults in in_order(Processes(workers=2), faults_of_freeing, [20, 20]):
-        assert faults < 10 * pages
+    pages = (24 << 20) // resource.getpagesize()
+    for faults in in_order(Processes(workers=2), faults_of_blocks, [20, 20]):
+        assert faults < 10 * pages  # of 20 times as many

@@ -109,10 +109,11 @@ class KeptProcesses:
             return
         self.close()
         context = multiprocessing.get_context(self._prepare())
-        self._pool, self._count = ProcessPoolExecutor(count, mp_context=context), count
+        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=keep_freed_memory)
+        self._count = count
         self._folder = tempfile.TemporaryDirectory(prefix="seqlake-workers-", ignore_cleanup_errors=True)
         for _ in range(count):  # each starts one
-            self._pool.submit(keep_freed_memory)
+            self._pool.submit(os.getpid)
 
     def run(
         self,
