@@ -170,7 +170,7 @@ def convert(
         adopt: Take shards over as they are where their bytes already say what the new dataset says: linked on one
             disk, copied elsewhere, never decoded. The others are written anew, and why is logged.
         bytes_per_part: The source bytes of one part; by default a sixteenth of all, between 32 and 128 MiB, or
-            from 2 MiB on where images become videos, or parts of shared videos files.
+            from 2 MiB on where images become videos or shared videos are cut, one file a row.
         workers: Processes; None: one per core. The result does not depend on it.
         on: What runs the parts: `"processes"`, `"ray"`, or an `Executor` that was made with options of its own.
         work: A local folder for receipts; True: one in the user's cache, named for `out`, as the command line has it;
@@ -282,8 +282,8 @@ def prepare(
             reading["fps"] = given["fps"]
     readable = _opened(source, storage, reading)
     known = ability(readable, KeepsFiles)
-    shared = () if adopt or to is not None else _split(given.get("files"), readable.schema, ours=known is not None)
-    encoded = to is None and (bool(shared) or (given.get("images") or "bytes") not in ("bytes", "files"))
+    split = () if adopt or to is not None else _split(given.get("files"), readable.schema, ours=known is not None)
+    encoded = to is None and (bool(split) or (given.get("images") or "bytes") not in ("bytes", "files"))
     planned = plan(
         readable,
         bytes_per_part=bytes_per_part,
@@ -293,7 +293,6 @@ def prepare(
     images, files, fps = given.get("images"), given.get("files"), given.get("fps")
     asked = to is None and images is not None
     pictures = Pictures.of(images or {}, planned.read, fps=fps, encoding=given.get("encoding")) if asked else Pictures()
-    split = tuple(name for name in shared if name in planned.read)
     planned = replace(planned, schema=splitting.declared(pictures.declared(planned.read), split))
     planned = replace(planned, mapped=_with_media(planned.mapped, pictures, split))
     place = os.fspath(out)

@@ -169,7 +169,7 @@ def plan(
         bytes_per_part: Source bytes of one part; None: a sixteenth of the source, between `least` and 128 MiB, so that
             some workers end at about the same time.
         least: Source bytes that are worth a part of their own; few where much is made of each, as videos of images
-            or of parts of shared videos.
+            or files of parts of videos.
         dropped: Columns of the source that will not be written, with the reason.
 
     Example:
