@@ -1,7 +1,7 @@
 """LeRobot folders in place: the drop-in class and `Loader` beside the official class, on the same files in one run.
 
     benchmarks/peers/setup                        once, before: the environment of LeRobot and torchcodec
-    python benchmarks/lerobot.py --folder DIR     everything; takes half an hour, most of it to write the folders
+    python benchmarks/lerobot.py --folder DIR     everything; takes half an hour
     python benchmarks/lerobot.py --small          that each part works, in minutes; its numbers mean little
 
 Prints a table and writes `benchmarks/results/lerobot.json` and `lerobot.md`.

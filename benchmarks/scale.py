@@ -2,7 +2,7 @@
 
 Prints a table and writes `benchmarks/results/scale.json` and `scale.md`.
 
-    python benchmarks/scale.py            some fifteen minutes, 8 GB of disk and of memory
+    python benchmarks/scale.py            some twenty-five minutes, 8 GB of disk and of memory
     python benchmarks/scale.py --small    two minutes
     python benchmarks/scale.py --folder /dev/shm    so that what is written waits for no disk, which all share
 
