@@ -206,9 +206,7 @@ class _Scan:
                 for _ in self._over(wanted, look, "quantiles"):
                     pass
             else:
-                for parts in self._elsewhere(wanted, partial(_ranked, look=look), "quantiles"):
-                    for name, part in parts.items():
-                        ranks[name].absorb(part)
+                self._absorbed(wanted, look)
             for name in wanted:
                 ranks[name].end_pass()
         return {name: ranked.values for name, ranked in ranks.items()}
@@ -241,8 +239,10 @@ class _Scan:
     def _over(self, names: Sequence[str], look: Callable[[CellBatch], Any], what: str) -> Iterator[Any]:
         """What `look` makes of every chunk, in their order."""
         if self.executor is not None:
-            for some in self._elsewhere(names, partial(_looked, look=look), what):
-                yield from some
+            run = partial(_looked, look=look, schema=self.source.schema, names=tuple(names))
+            with self._bar(what) as bar:
+                for some in in_order(self.executor, run, self._tasks(), done=lambda task: bar.update(len(task))):
+                    yield from some
             return
 
         def work(piece: Callable[[], Iterator[CellBatch]]) -> list[Any]:
@@ -252,15 +252,24 @@ class _Scan:
             for done in each(pieces(self.source, names, passed=bar.update), work, workers=self.workers):
                 yield from done
 
-    def _elsewhere(self, names: Sequence[str], work: Callable[..., Any], what: str) -> list[Any]:
-        """What `work` makes of runs of neighbouring shards, in their order, where the executor runs it."""
+    def _absorbed(self, names: Sequence[str], look: _QuantileLook) -> None:
+        """Searches take in what others saw, as it comes: the histograms of all tasks at once could be gigabytes."""
+        assert self.executor is not None
+        run = partial(_ranked, look=look, schema=self.source.schema, names=tuple(names))
+        with self._bar("quantiles") as bar:
+
+            def done(task: Sequence[Shard], parts: dict[str, Seen]) -> None:
+                for name, part in parts.items():
+                    look.ranks[name].absorb(part)
+                bar.update(len(task))
+
+            self.executor.run(run, self._tasks(), done=done, tick=lambda: None)
+
+    def _tasks(self) -> list[Sequence[Shard]]:
+        """Runs of neighbouring shards, one for each task of an executor."""
         shards = self.source.shards()
         cuts = [len(shards) * number // _TASKS for number in range(_TASKS + 1)]
-        tasks = [shards[start:stop] for start, stop in pairwise(cuts) if start < stop]
-        assert self.executor is not None
-        with self._bar(what) as bar:
-            run = partial(work, schema=self.source.schema, names=tuple(names))
-            return in_order(self.executor, run, tasks, done=lambda some: bar.update(len(some)))
+        return [shards[start:stop] for start, stop in pairwise(cuts) if start < stop]
 
     def _bar(self, what: str) -> tqdm[Any]:
         from tqdm import tqdm

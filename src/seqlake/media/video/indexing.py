@@ -58,12 +58,8 @@ class _Packets:
 
     def add(self, packet: av.Packet[Any], file: BlobBytes, size: int, location: str) -> None:
         data = bytes(packet)
-        if packet.has_sidedata("new_extradata"):
-            self.changes.append((len(self.rows), bytes(packet.get_sidedata("new_extradata"))))
-        if packet.has_sidedata("palette"):
-            palette = bytes(packet.get_sidedata("palette"))
-            if not self.palettes or self.palettes[-1][1] != palette:
-                self.palettes.append((len(self.rows), palette))
+        if _is_noted(packet):
+            self._learn(packet)
         offset = -1 if packet.pos is None else packet.pos
         if offset >= 0:
             near = file.between(offset, offset + _NEAR + len(data))
@@ -84,6 +80,20 @@ class _Packets:
         if not len(self.rows) % _LOOK:
             PACKETS.hold(len(self.rows), location, path=location)
         self.rows.append((max(offset, 0), len(data), time or 0, flags, crc32(data)))
+
+    def _learn(self, packet: av.Packet[Any]) -> None:
+        """What a note beside a packet changes from here on."""
+        if packet.has_sidedata("new_extradata"):
+            self.changes.append((len(self.rows), bytes(packet.get_sidedata("new_extradata"))))
+        if packet.has_sidedata("palette"):
+            palette = bytes(packet.get_sidedata("palette"))
+            if not self.palettes or self.palettes[-1][1] != palette:
+                self.palettes.append((len(self.rows), palette))
+
+
+def _is_noted(packet: av.Packet[Any]) -> bool:
+    """Whether there is anything beside a packet: to ask for one kind takes longer, and most have nothing."""
+    return next(packet.iter_sidedata(), None) is not None
 
 
 def index(blob: Blob, /) -> dict[int, PacketIndex]:
@@ -106,7 +116,7 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
         gathered = {stream.index: _begun(stream) for stream in known.values()}
         container_name = container.format.name
         for packet in demuxed(container, list(known.values()), blob.location):
-            if packet.has_sidedata("encryption_info"):
+            if _is_noted(packet) and packet.has_sidedata("encryption_info"):
                 raise DecodeError(f"{blob.location} is encrypted. Decrypt it first, by whoever has its key.")
             if packet.size:
                 _turned(gathered[packet.stream_index], packet)
