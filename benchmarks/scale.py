@@ -62,6 +62,7 @@ WORKERS_NEED = (
     "seqlake.dataset.validation", "seqlake.dataset.writing.sink",
 )  # fmt: skip
 ONE, TWO, RAY, APART = "one thread", "two processes", "Ray", "each core by itself"
+SAID = "seqlake says"  # before an answer: Ray prints on standard output, too
 
 
 # ---- data
@@ -208,9 +209,9 @@ def acts(way: str, folder: str, core: str = "0") -> None:
     for verb in VERBS:  # what the first use imports
         seconds_of(verb, Path(folder, "warm"), Processes(workers=1))
     in_order(on, abs, [-1, -2])  # who serves forks is there from now on, as the cluster is
-    print(json.dumps("ready"), flush=True)
+    print(SAID, json.dumps("ready"), flush=True)
     for verb in map(str.strip, sys.stdin):
-        print(json.dumps(seconds_of(verb, Path(folder), on)), flush=True)
+        print(SAID, json.dumps(seconds_of(verb, Path(folder), on)), flush=True)
 
 
 class Way:
@@ -234,8 +235,8 @@ class Way:
         said: list[Any] = []
         for process in self.processes:
             assert process.stdout is not None
-            lines = (line for line in process.stdout if line.startswith(('"ready"', *"0123456789")))
-            said.append(json.loads(next(lines)))
+            lines = (line for line in process.stdout if line.startswith(SAID))
+            said.append(json.loads(next(lines).removeprefix(SAID)))
         return said
 
     def seconds(self, verb: str) -> float:
