@@ -240,6 +240,34 @@ def test_a_map_lives_as_long_as_somebody_looks(tmp_path, monkeypatch) -> None:
         blob.view()[0] = 1
 
 
+def replaced(path: Path) -> None:
+    """Another file has its name."""
+    other = path.with_name("other")
+    other.write_bytes(b"x")
+    other.replace(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("gone", [Path.unlink, replaced])
+def test_the_disk_gets_back_what_others_removed(tmp_path, monkeypatch, gone) -> None:
+    """A vacuum of another process: a process that goes on reading new files does not hold the old ones for ever."""
+    monkeypatch.setattr(blobs, "HELD", KeptMemory())
+    old = [tmp_path / f"old-{n}" for n in range(20)]
+    for path in old:
+        path.write_bytes(b"abc" * 1000)
+        LocalBlob(path).view()
+    part = LocalBlob(old[0]).view()[3:6]
+    for path in old[:-1]:
+        gone(path)
+    for n in range(4):
+        (tmp_path / str(n)).write_bytes(b"other")
+        LocalBlob(tmp_path / str(n)).view()
+    gc.collect()
+    mapped = [line.split()[5] for line in Path("/proc/self/maps").read_bytes().splitlines() if b"/old-" in line]
+    assert sorted(mapped) == [os.fsencode(old[0]), os.fsencode(old[-1])]
+    assert bytes(part) == b"abc"
+
+
 def test_copies_are_bounded_by_their_bytes() -> None:
     held = KeptMemory(most_copied=100)
     for n in range(5):

@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 import weakref
+from collections import deque
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -29,6 +30,7 @@ _PIECE = 64 << 20
 _NETWORK = ("nfs", "cifs", "smb", "9p", "lustre", "beegfs", "ceph", "gpfs", "afs", "glusterfs", "fuse.", "orangefs")
 MOST_MAPS = 16_384
 MOST_COPIED = 2 << 30
+_LOOKED_AT = 8  # files of maps, whenever a new one is kept
 _READ, _SHARED = 1, 1
 
 
@@ -66,7 +68,9 @@ def map_file(fd: int, size: int, /) -> memoryview:
 class KeptMemory:
     """Memory that blobs share, by the state of their file; what was used longest ago is let go first.
 
-    Letting go ends a map only when nobody else looks at it, so nothing is ever pulled from under a reader.
+    Letting go ends a map only when nobody else looks at it, so nothing is ever pulled from under a reader. A disk gets
+    the bytes of a removed file back when its last map ends: so whenever a map is kept, the files of some others are
+    looked for, and maps of those that another process removed or replaced are let go.
 
     Args:
         most_maps: How many maps and copies are kept.
@@ -77,6 +81,7 @@ class KeptMemory:
         self.most_maps = most_maps
         self.most_copied = most_copied
         self._kept: dict[Hashable, tuple[memoryview, int]] = {}
+        self._files: deque[tuple[str, Hashable]] = deque()  # in turns
 
     def get(self, key: Hashable, /) -> memoryview | None:
         """What is kept under this key; it is the newest from now on."""
@@ -87,8 +92,18 @@ class KeptMemory:
         self._kept[key] = entry
         return entry[0]
 
-    def keep(self, key: Hashable, memory: memoryview, /, *, copied: bool) -> memoryview:
-        """Keep this, and let go of what is too much."""
+    def keep(self, key: Hashable, memory: memoryview, /, *, copied: bool, path: str | None = None) -> memoryview:
+        """Keep this, and let go of what is too much.
+
+        Args:
+            key: What it is found by.
+            memory: A map or a copy.
+            copied: Whether it is a copy.
+            path: Of a map the file, whose device and state are the key.
+        """
+        if path is not None:
+            self._let_go_of_removed()
+            self._files.append((path, key))
         self._kept[key] = (memory, memory.nbytes if copied else 0)
         while len(self._kept) > self.most_maps or (copied and self._copied() > self.most_copied):
             oldest = next(iter(list(self._kept)), key)
@@ -100,6 +115,18 @@ class KeptMemory:
     def forget(self, key: Hashable, /) -> None:
         """Let go of what is kept under this key."""
         self._kept.pop(key, None)
+
+    def _let_go_of_removed(self) -> None:
+        """Look for the files of a few maps, those first that were not looked for longest."""
+        for _ in range(min(_LOOKED_AT, len(self._files))):
+            try:
+                path, key = self._files.popleft()
+            except IndexError:  # another thread looks for the last
+                return
+            if key in self._kept and _key_of(path) == key:
+                self._files.append((path, key))
+            else:
+                self._kept.pop(key, None)
 
     def _copied(self) -> int:
         return sum(size for _, size in list(self._kept.values()))
@@ -115,6 +142,15 @@ HELD = KeptMemory()
 def state_of(status: os.stat_result, /) -> tuple[int, int, int]:
     """What tells one state of a file from another: size, time of its last change, inode."""
     return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _key_of(path: str) -> tuple[int, tuple[int, int, int]] | None:
+    """What a map of this file is kept by; None where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a string
+    except OSError:
+        return None
+    return status.st_dev, state_of(status)
 
 
 class _Owner:
@@ -193,7 +229,7 @@ class LocalBlob:
         with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123 - a string
             self._check(os.fstat(file.fileno()))
             if self.mapped and not on_network(self._device):
-                return HELD.keep(shared, map_file(file.fileno(), self.size), copied=False)
+                return HELD.keep(shared, map_file(file.fileno(), self.size), copied=False, path=self._path)
             refuse_more_than_memory(self.size, self._path)
             # Not shared, and gone with this blob: a map keeps its inode from a new file, a copy does not.
             return HELD.keep(self._key, _read(file.fileno(), 0, self.size, self._path), copied=True)

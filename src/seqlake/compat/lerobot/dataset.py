@@ -464,21 +464,25 @@ class LeRobotDataset(Refuses):
             metres = values.astype(np.float32, copy=False)
             millimetres = self.depth_output_unit == "mm"
             return self._plain(np.rint(metres * np.float32(1000)).clip(0, 65535) if millimetres else metres)
-        # Here and not by torch, which takes three times as long to put channels first.
-        frames = require("torch", extra="torch").from_numpy(np.ascontiguousarray(values))
-        return frames if self.return_uint8 else self._divided(frames)
-
-    def _divided(self, frames: Any) -> Any:
-        """Frames between 0 and 1; in a worker of a `DataLoader` where the other process sees them, without a copy."""
         torch = require("torch", extra="torch")
-        shape = torch.Size(frames.shape)
+        frames = self._room(values.shape, torch.uint8 if self.return_uint8 else torch.float32)
+        room = frames.numpy()
+        if self.return_uint8:
+            np.copyto(room, values)  # NumPy puts channels first in a third of the time that torch takes
+            return frames
+        for place in np.ndindex(values.shape[:-3]):  # a frame at a time, which stays in the cache between its steps
+            np.divide(np.ascontiguousarray(values[place]), np.float32(255), out=room[place])
+        return frames
+
+    def _room(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A tensor to fill; in a worker of a `DataLoader` where the other process sees it, without a copy."""
+        torch = require("torch", extra="torch")
         if require("torch.utils.data", extra="torch").get_worker_info() is None:
-            divided = torch.empty(shape, dtype=torch.float32)
-        else:
-            storage = torch.UntypedStorage._new_shared(4 * shape.numel())  # noqa: SLF001 - torch's own collation does so
-            divided = torch.tensor([], dtype=torch.float32).set_(storage, 0, shape)
-        divided.copy_(frames)
-        return divided.div_(255)
+            return torch.empty(shape, dtype=dtype)
+        size = torch.Size(shape)
+        nbytes = dtype.itemsize * size.numel()
+        storage = torch.UntypedStorage._new_shared(nbytes)  # noqa: SLF001 - torch's own collation does so
+        return torch.tensor([], dtype=dtype).set_(storage, 0, size)
 
     def _plain(self, values: Any) -> Any:
         return require("torch", extra="torch").from_numpy(np.ascontiguousarray(values))
