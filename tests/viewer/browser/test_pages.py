@@ -235,7 +235,7 @@ def test_keys_and_names_for_those_who_do_not_see(page: Page) -> None:
     )
     assert unnamed == []
     page.page.keyboard.press("?")
-    assert page.page.get_by_role("dialog").get_by_text("play or pause").is_visible()
+    page.page.get_by_role("dialog").get_by_text("play or pause").wait_for()
     page.page.keyboard.press("Escape")
     page.page.wait_for_function("() => !document.querySelector('dialog')")
     page.page.keyboard.press("g")
