@@ -101,10 +101,10 @@ class KeptMemory:
             copied: Whether it is a copy.
             path: Of a map the file, whose device and state are the key.
         """
+        self._kept[key] = (memory, memory.nbytes if copied else 0)
         if path is not None:
             self._let_go_of_removed()
             self._files.append((path, key))
-        self._kept[key] = (memory, memory.nbytes if copied else 0)
         while len(self._kept) > self.most_maps or (copied and self._copied() > self.most_copied):
             oldest = next(iter(list(self._kept)), key)
             if oldest == key:

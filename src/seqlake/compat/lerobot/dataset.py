@@ -471,7 +471,7 @@ class LeRobotDataset(Refuses):
             np.copyto(room, values)  # NumPy puts channels first in a third of the time that torch takes
             return frames
         for place in np.ndindex(values.shape[:-3]):  # a frame at a time, which stays in the cache between its steps
-            np.divide(np.ascontiguousarray(values[place]), np.float32(255), out=room[place])
+            np.divide(np.ascontiguousarray(values[place]), np.float32(255), out=room[place], dtype=np.float32)
         return frames
 
     def _room(self, shape: tuple[int, ...], dtype: Any) -> Any:
