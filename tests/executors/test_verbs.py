@@ -88,7 +88,7 @@ def _arrays(result):
 
 
 def test_quantiles_of_many_numbers_come_of_histograms(tmp_path, monkeypatch) -> None:
-    """Few numbers are kept and sorted, many counted: both kinds of search go to other processes and back."""
+    """Many numbers are counted, a task's at a time; what each saw is taken in before the next."""
     monkeypatch.setattr("seqlake.dataset.statistics.ranks._KEPT", 16)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     rng = np.random.default_rng(1)
