@@ -259,7 +259,7 @@ def test_the_disk_gets_back_what_others_removed(tmp_path, monkeypatch, gone) -> 
     part = LocalBlob(old[0]).view()[3:6]
     for path in old[:-1]:
         gone(path)
-    for n in range(4):
+    for n in range(10):
         (tmp_path / str(n)).write_bytes(b"other")
         LocalBlob(tmp_path / str(n)).view()
     gc.collect()

@@ -30,7 +30,7 @@ _PIECE = 64 << 20
 _NETWORK = ("nfs", "cifs", "smb", "9p", "lustre", "beegfs", "ceph", "gpfs", "afs", "glusterfs", "fuse.", "orangefs")
 MOST_MAPS = 16_384
 MOST_COPIED = 2 << 30
-_LOOKED_AT = 8  # files of maps, whenever a new one is kept
+_LOOKED_AT = 2  # files of maps, whenever a new one is kept: to look for one takes some microseconds
 _READ, _SHARED = 1, 1
 
 
