@@ -84,32 +84,31 @@ class HeldPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatPiece:
-    """Vectors in a mapped shard; `flat` has these rows alone."""
+    """Vectors in a mapped shard; `flat` has these rows alone, which lie side by side between two `edges`."""
 
     rows: Ints
     flat: Flat
     width: int
     key: object
+    edges: list[int]
 
     def blocks(self) -> Iterator[tuple[int, Floats]]:
         """As the protocol says it."""
-        flat, nbytes = self.flat, self.width * self.flat.stride
-        edges = [0, *(np.flatnonzero(np.diff(flat.start) != nbytes) + 1).tolist(), len(self.rows)]
+        flat, edges = self.flat, self.edges
         if len(edges) * _SCATTERED > len(self.rows) + 2 * _SCATTERED:
             yield from _cut(0, gather(flat, np.arange(len(self.rows))).reshape(-1, self.width))
             return
-        view = flat.blob.view()
+        memory, nbytes = np.frombuffer(flat.blob.view() or b"", np.uint8), self.width * flat.stride
+        starts = flat.start[edges[:-1]]
+        if int((starts + np.diff(edges) * nbytes).max()) > len(memory):
+            raise ShardChangedError(
+                f"{flat.blob.location} ends before the vectors that its index names.", path=flat.blob.location
+            )
         if flat.proof is not None:
-            flat.proof.touch(flat.start[edges[:-1]])
-        for first, stop in itertools.pairwise(edges):
-            shape, start = (stop - first, self.width), int(flat.start[first])
-            try:
-                run: Floats = np.ndarray(shape, flat.stored, view, start)
-            except (TypeError, ValueError) as error:
-                raise ShardChangedError(
-                    f"{flat.blob.location} ends before the vectors that its index names.", path=flat.blob.location
-                ) from error
-            yield from _cut(first, run)
+            flat.proof.touch(starts)
+        for (first, stop), start in zip(itertools.pairwise(edges), starts.tolist(), strict=True):
+            run = memory[start : start + (stop - first) * nbytes].view(flat.stored)
+            yield from _cut(first, run.reshape(stop - first, self.width))
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """As the protocol says it."""
@@ -133,13 +132,15 @@ def _cut(first: int, run: Floats) -> Iterator[tuple[int, Floats]]:
     for start in range(0, len(run), step):
         block = run[start : start + step]
         if block.dtype.itemsize < np.dtype(np.float32).itemsize:
-            yield first + start, block.astype(np.float32)
-        elif block.flags.aligned or block.nbytes > len(room):
-            yield first + start, np.require(block, requirements="A")
-        else:
-            there = room[: block.nbytes]
-            np.copyto(there, block.reshape(-1).view(np.uint8))  # as numbers, one by one, it takes twice as long
-            yield first + start, there.view(block.dtype).reshape(block.shape)
+            block = block.astype(np.float32)
+        elif not block.flags.aligned:
+            if block.nbytes > len(room):
+                block = np.require(block, requirements="A")
+            else:
+                there = room[: block.nbytes]
+                np.copyto(there, block.reshape(-1).view(np.uint8))  # as numbers, one by one, it takes twice as long
+                block = there.view(block.dtype).reshape(block.shape)
+        yield first + start, block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,23 +180,24 @@ class ShardVectors:
             return None
         start = flat.start if self.keep is None else flat.start[self.keep]
         steps = flat.steps if self.keep is None else flat.steps[self.keep]
-        there = np.flatnonzero(steps >= 0)
-        if not len(there):
+        rows = np.arange(self.first, self.first + len(steps))
+        if steps.min(initial=0) < 0:
+            there = steps >= 0
+            rows, start, steps = rows[there], start[there], steps[there]
+        if not len(rows):
             return []
-        if len(there) < len(steps):
-            start, steps = start[there], steps[there]
         width = one_width(steps, self.column)
         size = max(1, _PIECE // max(1, width * flat.stride))
+        pieces: list[VectorPiece] = []
         key = self.shard.key
-        return [
-            FlatPiece(
-                self.first + there[some],
-                replace(flat, start=start[some], steps=steps[some]),
-                width,
-                (key, self.column, some.start, size),
-            )
-            for some in (slice(at, at + size) for at in range(0, len(there), size))
-        ]
+        for first in range(0, len(rows), size):
+            some = slice(first, first + size)
+            cut = replace(flat, start=start[some], steps=steps[some])
+            # Here, and not by the threads that compare: each of their many short steps waits for the interpreter.
+            apart = np.flatnonzero(np.diff(cut.start) != width * flat.stride) + 1
+            edges = [0, *apart.tolist(), len(cut.start)]
+            pieces.append(FlatPiece(rows[some], cut, width, (key, self.column, first, size), edges))
+        return pieces
 
     def pieces(self) -> Iterator[VectorPiece]:
         """All its vectors, wherever they are.
