@@ -67,9 +67,11 @@ class BlobBytes(BlobFile):
         if self._view is not None:
             return bytes(self._view[start:stop])
         first, last = start // _BLOCK, max(start, stop - 1) // _BLOCK
-        parts = [self._block(number) for number in range(first, last + 1)] if start < stop else []
-        joined = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-        return bytes(joined[start - first * _BLOCK : stop - first * _BLOCK])
+        if first == last:
+            at = first * _BLOCK
+            return bytes(self._block(first)[start - at : stop - at]) if start < stop else b""
+        pieces = [(max(start, number * _BLOCK), number) for number in range(first, last + 1)]
+        return b"".join(self._block(n)[a - n * _BLOCK : stop - n * _BLOCK] for a, n in pieces)
 
     def _block(self, number: int) -> memoryview:
         if number not in self._blocks:

@@ -71,7 +71,8 @@ class Carrier:
         self._columns = [name for name in schema.names if may_name(schema[name]) and name != schema.id]
         self._plain = {name for name in self._columns if not refers(schema[name])}
         # A file that several rows share is copied once per shard: each shard owns what its rows name.
-        self._seen: dict[tuple[int, str, str], str] = {}
+        self._shard = 0
+        self._seen: dict[tuple[str, str], str] = {}
 
     @classmethod
     def of(cls, rows: Any, schema: Schema, staging: Staging, /) -> Carrier | None:
@@ -95,19 +96,20 @@ class Carrier:
 
     def carry(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with references that hold in the new dataset; their files are there before them."""
-        for name in self._columns:
-            place = batch.schema.get_field_index(name)
-            if name in self._plain and not _any_of_ours(batch.column(place)):
-                continue
-            cells = batch.column(place).to_pylist()
-            ids = [""] * len(cells) if self._id is None else batch.column(self._id).to_pylist()
-            moved = [
-                mapped(cell, partial(self._moved, column=name, sequence_id=one))
-                for cell, one in zip(cells, ids, strict=True)
-            ]
-            if moved != cells:
-                field = batch.schema.field(place)
-                batch = batch.set_column(place, field, pa.array(moved, field.type))
+        with self.staging.ahead():
+            for name in self._columns:
+                place = batch.schema.get_field_index(name)
+                if name in self._plain and not _any_of_ours(batch.column(place)):
+                    continue
+                cells = batch.column(place).to_pylist()
+                ids = [""] * len(cells) if self._id is None else batch.column(self._id).to_pylist()
+                moved = [
+                    mapped(cell, partial(self._moved, column=name, sequence_id=one))
+                    for cell, one in zip(cells, ids, strict=True)
+                ]
+                if moved != cells:
+                    field = batch.schema.field(place)
+                    batch = batch.set_column(place, field, pa.array(moved, field.type))
         return batch
 
     def _moved(self, reference: str, *, column: str, sequence_id: str) -> str:
@@ -115,6 +117,14 @@ class Carrier:
             return reference
         if (self._is_home or column in self._plain) and not self._is_copied(reference):
             return reference
+        shard = len(self.staging.written)
+        if shard != self._shard:
+            self._shard, self._seen = shard, {}
+        if (column, reference) not in self._seen:
+            self._seen[column, reference] = self._brought(reference, column, sequence_id)
+        return self._seen[column, reference]
+
+    def _brought(self, reference: str, column: str, sequence_id: str) -> str:
         location = join(self._root, reference)
         where = f"Sequence {sequence_id!r}, column {column!r}"
         if not inside(self._root, location):
@@ -124,26 +134,22 @@ class Carrier:
             )
         if self._mode == "reference":
             return location
-        key = (len(self.staging.written), column, reference)
-        if key not in self._seen:
-            self._seen = {k: v for k, v in self._seen.items() if k[0] == key[0]}
-            try:
-                self._seen[key] = self.staging.copy_in(
-                    column,
-                    sequence_id,
-                    location,
-                    link=self._mode == "hardlink",
-                    storage=self._storage,
-                    packets=self._known.kept_packets(reference) if self._known else None,
-                    known=self._known.copied_as(reference) if self._known else None,
-                    blob=self._inside.file_within(reference) if self._inside else None,
-                )
-            except FileNotFoundError as error:
-                raise ValidationError(
-                    f"{where}: the file {reference!r} is not there.",
-                    hint="Run validate(depth='files') to list all that are missing; leave the rows or the column out.",
-                ) from error
-        return self._seen[key]
+        try:
+            return self.staging.copy_in(
+                column,
+                sequence_id,
+                location,
+                link=self._mode == "hardlink",
+                storage=self._storage,
+                packets=self._known.kept_packets(reference) if self._known else None,
+                known=self._known.copied_as(reference) if self._known else None,
+                blob=self._inside.file_within(reference) if self._inside else None,
+            )
+        except FileNotFoundError as error:
+            raise ValidationError(
+                f"{where}: the file {reference!r} is not there.",
+                hint="Run validate(depth='files') to list all that are missing; leave the rows or the column out.",
+            ) from error
 
     def _is_copied(self, text: str) -> bool:
         """Whether the text of a plain column is the name of a file that was copied in for it."""

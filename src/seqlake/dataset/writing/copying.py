@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 8 << 20
 _LARGE = 16 << 20
+Result = TypeVar("Result")
 
 
 def slug(text: str) -> str:
@@ -61,6 +62,16 @@ def digest(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         hashed = hashlib.file_digest(file, "sha256")
         return file.tell(), hashed.hexdigest()
+
+
+def refuse_changed(location: str, before: os.stat_result, after: os.stat_result) -> None:
+    """Hold a file that was read against what it was.
+
+    Raises:
+        ValidationError: It is another one.
+    """
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ValidationError(f"{location} changed while it was being copied; nothing was added.")
 
 
 def whole_file(location: str, /, *, where: str) -> bytes:
@@ -125,18 +136,35 @@ def packets_of(path: Path, column: ColumnType | None) -> Mapping[int, bytes]:
         return {}
 
 
-def packets_meanwhile(path: Path, column: ColumnType | None) -> Callable[[], Mapping[int, bytes]]:
-    """Begin `packets_of`: in a thread where a file is large, which is hashed and copied meanwhile.
+def is_large(size: int) -> bool:
+    """Whether a file is worth the threads of `Aside`."""
+    return size >= _LARGE
 
-    Returns:
-        Waits for the result.
+
+class Aside:
+    """Does work on a large file in other threads, while this one reads the next.
+
+    One thread copies, one makes packet indexes: two that do so hold the interpreter in turns, and take longer than one.
     """
-    if path.stat().st_size < _LARGE:
-        return partial(packets_of, path, column)
-    pool = ThreadPoolExecutor(1, thread_name_prefix="seqlake-index")
-    begun = pool.submit(packets_of, path, column)
-    pool.shutdown(wait=False)
-    return begun.result
+
+    def __init__(self) -> None:
+        self._copies = ThreadPoolExecutor(1, thread_name_prefix="seqlake-copy")
+        self._indexes = ThreadPoolExecutor(1, thread_name_prefix="seqlake-index")
+
+    def packets(self, path: Path, column: ColumnType | None, size: int) -> Callable[[], Mapping[int, bytes]]:
+        """Begin `packets_of`; what is returned waits for it."""
+        return _begun(self._indexes, size, partial(packets_of, path, column))
+
+    def put(self, store: Store, path: str, source: Path, size: int, *, link: bool) -> Callable[[], None]:
+        """Begin `put_file`; what is returned waits for it."""
+        return _begun(self._copies, size, partial(put_file, store, path, source, link=link))
+
+
+def _begun(pool: ThreadPoolExecutor, size: int, work: Callable[[], Result]) -> Callable[[], Result]:
+    if is_large(size):
+        return pool.submit(work).result
+    result = work()
+    return lambda: result
 
 
 class _ByRange:

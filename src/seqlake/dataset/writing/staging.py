@@ -8,8 +8,10 @@ import re
 import secrets
 import tempfile
 import time
-from contextlib import contextmanager
+from collections import deque
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,10 +19,10 @@ import pyarrow as pa
 
 from seqlake.abilities import HasStrangers, NumbersFields, OfALake, Partitioned, PlacesSides, ability
 from seqlake.dataset.writing import rehearsal
-from seqlake.dataset.writing.copying import digest, on_this_machine, packets_meanwhile, put_file, slug
+from seqlake.dataset.writing.copying import Aside, digest, is_large, on_this_machine, refuse_changed, slug
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.dataset.writing.references import may_name, sizes_seen
-from seqlake.errors import ReadOnlyError, ValidationError
+from seqlake.errors import ReadOnlyError
 from seqlake.files.checksums import refuse_another
 from seqlake.files.locations import local_path
 from seqlake.files.room import room_in
@@ -30,7 +32,8 @@ from seqlake.spec.rules.references import paths_in
 from seqlake.versions import shard_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from seqlake.dataset.writing.ingest import File
     from seqlake.protocols import Blob, ShardWriter, Table, Transaction, Version
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from seqlake.spec.unfolded import Unfolded
 
 _MOST_OPEN = 64  # shards that are written at once; each holds back up to a row group
+_AHEAD = 2  # large files that others copy and index while one is read
 
 
 class Divided:
@@ -263,6 +267,8 @@ class Staging:
         self._renewed = time.monotonic()
         self._shard: ShardWriter | None = None
         self._rows = 0
+        self._aside, self._ahead = Aside(), False
+        self._under_way: deque[Generator[tuple[str, int], None, None]] = deque()
         self._files: list[Copied] = []
         self._seen: dict[str, int] = {}
         self.written: list[Written] = []
@@ -455,11 +461,52 @@ class Staging:
             ValidationError: It changed while it was being copied.
             OSError: It cannot be read, or the copy cannot be written.
         """
+        here = on_this_machine(location, storage, blob)
+        copying = self._copying(
+            column, sequence_id, location, here, link=link, suffix=suffix, packets=packets or {}, known=known
+        )
+        path, size = next(copying)
+        if self._ahead and is_large(size):
+            self._under_way.append(copying)
+            self._finish(at_most=_AHEAD)
+        else:
+            deque(copying, maxlen=0)
+        return path
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """For a block that copies many files in: large ones are copied and indexed while the next are read.
+
+        All are whole when it ends. What was wrong with one may be raised by a later one, so that nothing of the block
+        can be kept then.
+        """
+        self._ahead = True
+        try:
+            yield
+            self._finish()
+        finally:
+            self._ahead = False
+            while self._under_way:
+                self._under_way.pop().close()
+
+    def _copying(
+        self,
+        column: str,
+        sequence_id: str,
+        location: str,
+        here: AbstractContextManager[Path],
+        *,
+        link: bool,
+        suffix: str | None,
+        packets: Mapping[int, bytes],
+        known: Copied | None,
+    ) -> Generator[tuple[str, int], None, None]:
+        """Read a file and give its reference and its size; then, when asked for more, wait until it is whole."""
         transaction = self.transaction
-        with clear_errors(self._table), on_this_machine(location, storage, blob) as source:
+        with clear_errors(self._table), here as source:
             before = source.stat()
             kind = self._schema[column].type if column in self._schema else None
-            indexed = None if packets else packets_meanwhile(source, kind)
+            indexed = partial(dict, packets) if packets else self._aside.packets(source, kind, before.st_size)
             size, sha256 = digest(source)
             if known is not None:
                 refuse_another(location, size, sha256, known)
@@ -469,14 +516,24 @@ class Staging:
                 suffix += ".kept"  # a lake's cleanup takes such names for data files of its own
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
-            put_file(self._table.store, path, source, link=link)
-            packets = packets or (indexed() if indexed is not None else {})
-            after = source.stat()
-            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-                self._table.store.delete([path])
-                raise ValidationError(f"{location} changed while it was being copied; nothing was added.")
+            put = self._aside.put(self._table.store, path, source, size, link=link)
+            try:
+                yield path, size
+                put()
+                packets = indexed()
+                refuse_changed(location, before, source.stat())
+            except BaseException:
+                for waited in (put, indexed):  # whoever gives up removes the copy, or its source, when this has ended
+                    with suppress(Exception):
+                        waited()
+                with suppress(Exception):
+                    self._table.store.delete([path])
+                raise
         self._files.append(Copied(path=path, size=size, sha256=sha256, packets=packets))
-        return path
+
+    def _finish(self, *, at_most: int = 0) -> None:
+        while len(self._under_way) > at_most:
+            deque(self._under_way.popleft(), maxlen=0)
 
     def scratch(self) -> Path:
         """A path of this machine for a file in the making; `discard` removes what is left there."""

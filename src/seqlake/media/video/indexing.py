@@ -56,39 +56,47 @@ class _Packets:
     changes: list[tuple[int, bytes]] = field(default_factory=list)
     palettes: list[tuple[int, bytes]] = field(default_factory=list)
 
-    def add(self, packet: av.Packet[Any], file: BlobBytes, size: int, location: str) -> None:
-        data = bytes(packet)
-        if _is_noted(packet):
-            self._learn(packet)
-        offset = -1 if packet.pos is None else packet.pos
-        if offset >= 0:
-            near = file.between(offset, offset + _NEAR + len(data))
-            moved = 0 if near.startswith(data) else near.find(data)  # to prepare a search takes longer than to compare
-            offset = -1 if moved < 0 else offset + moved
-        end = offset + len(data)
-        cut = end > size or (packet.is_corrupt and end >= min(size, file.end))  # the file ends within it
+    def add(self, packet: av.Packet[Any], data: bytes, file: BlobBytes, size: int, location: str) -> None:
+        # Of an hour of video this runs a hundred thousand times, so that nothing is asked of a packet twice.
+        length, corrupt, key, pts = len(data), packet.is_corrupt, packet.is_keyframe, packet.pts
+        offset = _place(packet.pos, data, file)
+        end = offset + length
+        cut = end > size or (corrupt and end >= min(size, file.end))  # the file ends within it
         self.placed &= offset >= 0 or cut
-        time = packet.dts if packet.pts is None else packet.pts
-        self.timed &= packet.pts is not None or cut
-        flags = HIDDEN if packet.is_discard or cut else 0
-        flags |= (DAMAGED if packet.is_corrupt and not cut else 0) | (MARKED if packet.is_keyframe else 0)
+        self.timed &= pts is not None or cut
+        time = packet.dts if pts is None else pts
+        flags = HIDDEN if cut or packet.is_discard else 0
+        if corrupt and not cut:
+            flags |= DAMAGED
+        if key:
+            flags |= MARKED
         anew, lost = (True, False) if self.h264 is None else self.h264.see(data)
-        if packet.is_keyframe and not cut:
+        if key and not cut:
             flags |= KEY if anew else KEY | OPEN
         elif lost:
             flags |= DAMAGED
         if not len(self.rows) % _LOOK:
             PACKETS.hold(len(self.rows), location, path=location)
-        self.rows.append((max(offset, 0), len(data), time or 0, flags, crc32(data)))
+        self.rows.append((max(offset, 0), length, time or 0, flags, crc32(data)))
 
-    def _learn(self, packet: av.Packet[Any]) -> None:
-        """What a note beside a packet changes from here on."""
+    def learn(self, packet: av.Packet[Any]) -> None:
+        """What a note beside a packet changes from it on."""
         if packet.has_sidedata("new_extradata"):
             self.changes.append((len(self.rows), bytes(packet.get_sidedata("new_extradata"))))
         if packet.has_sidedata("palette"):
             palette = bytes(packet.get_sidedata("palette"))
             if not self.palettes or self.palettes[-1][1] != palette:
                 self.palettes.append((len(self.rows), palette))
+
+
+def _place(named: int | None, data: bytes, file: BlobBytes) -> int:
+    """Where the bytes of a packet lie in the file; -1 where they do not lie there as they are."""
+    if named is None or named < 0:
+        return -1
+    if file.between(named, named + len(data)) == data:
+        return named
+    moved = file.between(named, named + _NEAR + len(data)).find(data)
+    return -1 if moved < 0 else named + moved
 
 
 def _is_noted(packet: av.Packet[Any]) -> bool:
@@ -114,13 +122,18 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
         for stream in known.values():
             _fits(stream, blob.location)
         gathered = {stream.index: _begun(stream) for stream in known.values()}
-        container_name = container.format.name
+        container_name, size = container.format.name, blob.size
         for packet in demuxed(container, list(known.values()), blob.location):
-            if _is_noted(packet) and packet.has_sidedata("encryption_info"):
+            noted = _is_noted(packet)
+            if noted and packet.has_sidedata("encryption_info"):
                 raise DecodeError(f"{blob.location} is encrypted. Decrypt it first, by whoever has its key.")
             if packet.size:
-                _turned(gathered[packet.stream_index], packet)
-                gathered[packet.stream_index].add(packet, file, blob.size, blob.location)
+                packets, data = gathered[packet.stream_index], bytes(packet)
+                if packets.turn is None and packet.is_keyframe:
+                    _turned(packets, packet, data)
+                if noted:
+                    packets.learn(packet)
+                packets.add(packet, data, file, size, blob.location)
         met = {number: gathered[stream.index] for number, stream in known.items() if gathered[stream.index].rows}
         indexes = {number: _made(number, packets, blob.size) for number, packets in met.items()}
     return {
@@ -151,17 +164,14 @@ def _begun(stream: VideoStream) -> _Packets:
     return _Packets(stream, codec, followed)
 
 
-def _turned(packets: _Packets, packet: av.Packet[Any]) -> None:
-    """Learn the display matrix: FFmpeg puts it on decoded frames only, so one is decoded."""
+def _turned(packets: _Packets, packet: av.Packet[Any], data: bytes) -> None:
+    """Learn the display matrix: FFmpeg puts it on decoded frames only, so the first key packet is decoded."""
     import av
 
-    if packets.turn is not None or not packet.is_keyframe:
-        return
     packets.turn, packets.begins = (1, 0, 0, 1), False
     codec = packets.stream.codec_context
     if not codec.is_open:
         codec.thread_count = 1  # to start others costs more than one picture
-    data = bytes(packet)
     if packet.is_discard:  # an edit list leaves it out, and the decoder would
         packet = av.Packet(data)
     if _EXIF in data:  # a still's own orientation is not applied, and PyAV does not know what FFmpeg makes of it
