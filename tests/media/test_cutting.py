@@ -17,7 +17,7 @@ import pytest
 from seqlake.errors import CorruptFrameError, DecodeError
 from seqlake.files.blobs import LocalBlob, MemoryBlob
 from seqlake.media import video
-from seqlake.media.video import cutting, h264
+from seqlake.media.video import cutting, h264, indexing
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Video
 
@@ -222,6 +222,26 @@ def test_a_copy_of_all_packets_is_proven_without_decoding_a_frame(
     for start, stop in itertools.pairwise([*keys, len(cutter)]):
         assert cutter.cut(tmp_path / "clip", start=start, stop=stop).encoded == 0
     assert len(keys) > 1
+
+
+@pytest.mark.parametrize("codec", ["libsvtav1", "libvpx-vp9", "libx264"])
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+def test_a_clip_is_turned_as_a_decoder_says_where_none_was_asked(codec: str, degrees: int, tmp_path: Path) -> None:
+    options = {"svtav1-params": "lp=1"} if codec == "libsvtav1" else {"bf": "0"} if codec == "libx264" else {}
+    data = encode(codec, g="8", prepare=lambda stream: turn(stream, degrees) if degrees else None, **options)
+    cutter = cutting.VideoCutter(source_of(data))
+    first, stop = (int(one) for one in cutter._packets.boundaries.first[1:3])
+    made = cutter.cut(tmp_path / "clip", start=first, stop=stop)
+    assert made.encoded == 0
+    decoded = indexing.index(LocalBlob(tmp_path / "clip"))
+    assert made.index == {number: one.to_bytes() for number, one in decoded.items()}
+    assert (decoded[0].stream.turn == (1, 0, 0, 1)) == (degrees == 0)
+
+
+def test_a_clip_that_is_turned_another_way_is_not_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "display_matrix", lambda _: np.array([0, 65536, 0, -65536, 0, 0, 0, 0, 1 << 30]))
+    made, _ = cut(clip("av1"), 0, 15, tmp_path / "clip")
+    assert (made.encoded, made.note) == (15, "its packets cannot be copied")
 
 
 def test_equal_packets_under_other_parameters_are_compared_by_their_pictures(

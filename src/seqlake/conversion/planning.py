@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 BYTES_PER_PART = 128 << 20
 LEAST_PER_PART, LEAST_ENCODED = 32 << 20, 2 << 20
 PARTS = 16
+_COUNTS = (1, 2, 4, 8)
 
 _SHOWN = 20
 
@@ -166,8 +168,8 @@ def plan(
 
     Args:
         source: Rows to convert; no data file is opened.
-        bytes_per_part: Source bytes of one part; None: a sixteenth of the source, between `least` and 128 MiB, so that
-            some workers end at about the same time.
+        bytes_per_part: Source bytes of one part; None: 1, 2, 4, 8 or 16 parts of about `least` or more, none above
+            128 MiB, so that some workers end at about the same time.
         least: Source bytes that are worth a part of their own; few where much is made of each, as videos of images
             or files of parts of videos.
         dropped: Columns of the source that will not be written, with the reason.
@@ -209,7 +211,10 @@ def parts(
         raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
     if bytes_per_part is None:
         nbytes = sum(shard.nbytes for shard in shards)
-        bytes_per_part = min(BYTES_PER_PART, max(least, -(-nbytes // PARTS)))
+        # As many as workers are in most machines, or several times so many: what is left over is nobody's to wait for.
+        count = next((one for one in _COUNTS if one * least >= nbytes), PARTS)
+        row = max((shard.nbytes / shard.rows for shard in shards if shard.rows), default=0)
+        bytes_per_part = min(BYTES_PER_PART, -(-nbytes // count) + math.ceil(row))
     return list(_tasks(shards, root, bytes_per_part))
 
 

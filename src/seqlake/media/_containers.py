@@ -47,6 +47,7 @@ _FIRST = frozenset({b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp
 _INSIDE = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf", b"edts"})
 _ENTRY = {b"stts": 8, b"ctts": 8, b"stss": 4, b"stps": 4, b"stsc": 12, b"stco": 4, b"co64": 8, b"elst": 12}
 _SHARE = 8  # samples of sound that one byte of the file may stand for; samples of all tracks for one packet of video
+_MATRIX, _MATRIX_LATER = 40, 52  # bytes before it in a track's head, whose times have 32 bits or 64
 _FAR = 64  # boxes of a file that is read by requests, beyond which only FFmpeg looks
 _OPTIONAL = (0x100, 0x200, 0x400, 0x800)  # flags of the fields that a sample of a fragment may have
 
@@ -219,6 +220,24 @@ def check_tables(file: BlobBytes, location: str, /) -> None:
             return
         if box.kind in _INSIDE:
             _check(file, box, location)
+
+
+def display_matrix(file: BlobBytes, /) -> Ints | None:
+    """[9] how an MP4 or MOV of one track turns its pictures, ISO/IEC 14496-12, 8.3.2; None where it cannot be told."""
+    tracks = [
+        track
+        for moov in _boxes(file, 0, file.end)
+        if moov.kind == b"moov"
+        for track in _boxes(file, moov.start, moov.stop)
+        if track.kind == b"trak"
+    ]
+    heads = [box for track in tracks for box in _boxes(file, track.start, track.stop) if box.kind == b"tkhd"]
+    if len(tracks) != 1 or len(heads) != 1:
+        return None
+    (head,) = heads
+    start = head.start + (_MATRIX_LATER if file.between(head.start, head.start + 1) == b"\x01" else _MATRIX)
+    data = file.between(start, min(start + 36, head.stop))
+    return np.frombuffer(data, ">i4").astype(np.int64) if len(data) == 36 else None
 
 
 def _boxes(file: BlobBytes, place: int, stop: int) -> Iterator[_Box]:

@@ -368,7 +368,7 @@ def _check(decoder: VideoDecoder, path: Path, plan: CutPlan) -> dict[int, Packet
     Raises:
         DecodeError: It has other frames, at other times, or its copied packets do not show what they showed.
     """
-    index = indexing.index(LocalBlob(path))
+    index = indexing.index(LocalBlob(path), cut_from=None if plan.encoded else decoder.packets)
     clip = VideoDecoder(index[0], LocalBlob(path))
     times, _ = _times(decoder.packets, plan)
     base, clip_base = decoder.time_base, clip.time_base

@@ -19,7 +19,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes
-from seqlake.media._containers import open_container
+from seqlake.media._containers import display_matrix, open_container
 from seqlake.media._limits import PACKETS, PIXELS, frame_pixels
 from seqlake.media.video import h264
 from seqlake.media.video.codec import codec_name, in_sequence
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _EXIF = b"Exif\0\0"
 _LOOK = 1 << 16  # packets, after which their number is compared with its limit
+_NOTHING_BESIDE = frozenset({"av1", "vp8", "vp9"})  # codecs in which nothing but the container turns pictures
 _NEAR = 32  # in Matroska a payload starts a few bytes after the place that is named
 
 
@@ -104,8 +105,13 @@ def _is_noted(packet: av.Packet[Any]) -> bool:
     return next(packet.iter_sidedata(), None) is not None
 
 
-def index(blob: Blob, /) -> dict[int, PacketIndex]:
+def index(blob: Blob, /, *, cut_from: PacketIndex | None = None) -> dict[int, PacketIndex]:
     """The packet index of every video stream of a file that FFmpeg has a decoder for; reads the file once.
+
+    Args:
+        blob: The file.
+        cut_from: Of the stream whose packets these are, of which some have been decoded already. Where only the
+            container can say how pictures are turned, none is decoded again for that.
 
     Raises:
         CorruptFileError: The container is damaged.
@@ -130,7 +136,9 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
             if packet.size:
                 packets, data = gathered[packet.stream_index], bytes(packet)
                 if packets.turn is None and packet.is_keyframe:
-                    _turned(packets, packet, data)
+                    packets.turn = None if cut_from is None else _turn_without(cut_from, packets, file)
+                    if packets.turn is None:
+                        _turned(packets, packet, data)
                 if noted:
                     packets.learn(packet)
                 packets.add(packet, data, file, size, blob.location)
@@ -185,10 +193,24 @@ def _turned(packets: _Packets, packet: av.Packet[Any], data: bytes) -> None:
     finally:
         codec.flush_buffers()
     if matrix is not None:
-        a, b, _, c, d, *_ = np.frombuffer(bytes(cast("memoryview", matrix)), "=i4").tolist()
-        signs = tuple(int(np.sign(round(one / 65536))) for one in (a, b, c, d))
-        if signs.count(0) == 2 and signs[0] * signs[3] + signs[1] * signs[2]:
-            packets.turn = cast("tuple[int, int, int, int]", signs)
+        packets.turn = _turn_of(np.frombuffer(bytes(cast("memoryview", matrix)), "=i4")) or packets.turn
+
+
+def _turn_of(matrix: Ints) -> tuple[int, int, int, int] | None:
+    """By which quarters a display matrix turns and mirrors; None where it does something else."""
+    a, b, _, c, d, *_ = matrix.tolist()
+    signs = tuple(int(np.sign(round(one / 65536))) for one in (a, b, c, d))
+    quarters = signs.count(0) == 2 and signs[0] * signs[3] + signs[1] * signs[2]
+    return cast("tuple[int, int, int, int]", signs) if quarters else None
+
+
+def _turn_without(cut_from: PacketIndex, packets: _Packets, file: BlobBytes) -> tuple[int, int, int, int] | None:
+    """How pictures are turned where no packet can say that, of a codec whose packets were decoded before."""
+    stream = cut_from.stream
+    if packets.codec not in _NOTHING_BESIDE or packets.codec != stream.codec or stream.proof != "times":
+        return None
+    matrix = display_matrix(file)
+    return None if matrix is None else _turn_of(matrix)
 
 
 def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
