@@ -228,7 +228,8 @@ class PacketIndex:
         batch = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
         schema = batch.schema.with_metadata({_NAME: json.dumps(header)})
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)  # to wake them takes longer
+        with pa.ipc.new_stream(sink, schema, options=options) as writer:
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
         return bytes(sink.getvalue())
 
@@ -277,7 +278,7 @@ def _table_of(data: bytes) -> pa.Table:
     """Strangers write indexes too: nothing is unpacked that is larger than the limit, or of other types."""
     if (taken := decoded_bytes(data)) > _PACKET * PACKETS.value:
         raise ValueError(f"it would take {taken:,} bytes, and {PACKETS.name} is {PACKETS.value:,}")
-    table = pa.ipc.open_stream(data).read_all()
+    table = pa.ipc.open_stream(data, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
     table.validate(full=True)
     for name, kind in _COLUMNS.items():
         column = table[name]
