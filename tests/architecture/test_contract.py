@@ -20,6 +20,7 @@ FOREIGN = {
     """,
     "pyarrow's types, arrays and datasets": "flatten scanner value_field value_type values",
     "frames of pandas and Polars": "columns dtypes get_columns iloc reset_index to_numpy",
+    "NumPy": "vecdot",
     "click": "__click_params__",
     "pyiceberg's tables and types": "catalog element_field key_field",
     "deltalake's tables": "_storage_options table_uri",

@@ -55,6 +55,28 @@ def test_small_shards_are_joined_and_large_ones_cut():
     ]
 
 
+@pytest.mark.parametrize(
+    ("shards", "count"),
+    [
+        ([(1000, 95_000)], 1),
+        ([(1000, 315_000)], 4),
+        ([(10, 64_000)] * 10, 8),
+        ([(30, 9_000)] * 40, 4),
+        ([(900, 9e6)], 16),
+    ],
+)
+def test_parts_are_equal_and_as_many_as_workers_share_evenly(shards, count):
+    planned = plan(source(shards), least=100_000)
+    rows = [task.rows for task in planned.tasks]
+    assert len(rows) == count
+    assert max(rows) - min(rows) <= count  # each may have a row more than its share
+
+
+def test_no_part_is_larger_than_the_most_that_one_worker_takes():
+    planned = plan(source([(1000, 1 << 30)] * 4))
+    assert [task.rows for task in planned.tasks] == [125] * 32
+
+
 def test_a_plan_prints_itself_and_is_json():
     finding = Finding(code="x-missing", severity="warning", message="a split is not here")
     planned = plan(

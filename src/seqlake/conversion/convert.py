@@ -169,8 +169,8 @@ def convert(
         fixed_size_inner: Store fixed-size inner lists.
         adopt: Take shards over as they are where their bytes already say what the new dataset says: linked on one
             disk, copied elsewhere, never decoded. The others are written anew, and why is logged.
-        bytes_per_part: The source bytes of one part; by default a sixteenth of all, between 32 and 128 MiB, or
-            from 2 MiB on where images become videos or shared videos are cut, one file a row.
+        bytes_per_part: The source bytes of one part; by default there are 1, 2, 4, 8 or 16 equal ones of at most
+            32 MiB (2 MiB where images become videos or shared videos are cut, one file a row), or larger ones.
         workers: Processes; None: one per core. The result does not depend on it.
         on: What runs the parts: `"processes"`, `"ray"`, or an `Executor` that was made with options of its own.
         work: A local folder for receipts; True: one in the user's cache, named for `out`, as the command line has it;

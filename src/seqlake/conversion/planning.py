@@ -168,8 +168,8 @@ def plan(
 
     Args:
         source: Rows to convert; no data file is opened.
-        bytes_per_part: Source bytes of one part; None: 1, 2, 4, 8 or 16 parts of about `least` or more, none above
-            128 MiB, so that some workers end at about the same time.
+        bytes_per_part: Source bytes of one part; None: 1, 2, 4, 8 or 16 equal parts of at most `least`, 16 larger ones,
+            or more of 128 MiB, so that some workers end at about the same time.
         least: Source bytes that are worth a part of their own; few where much is made of each, as videos of images
             or files of parts of videos.
         dropped: Columns of the source that will not be written, with the reason.
@@ -211,7 +211,7 @@ def parts(
         raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
     if bytes_per_part is None:
         nbytes = sum(shard.nbytes for shard in shards)
-        # As many as workers are in most machines, or several times so many: what is left over is nobody's to wait for.
+        # As many as most machines have cores, or several times so many: no worker is left with a part of its own.
         count = next((one for one in _COUNTS if one * least >= nbytes), PARTS)
         row = max((shard.nbytes / shard.rows for shard in shards if shard.rows), default=0)
         bytes_per_part = min(BYTES_PER_PART, -(-nbytes // count) + math.ceil(row))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from av.container import InputContainer
+    from av.packet import Packet
     from av.video.stream import VideoStream
 
     from seqlake.media._bytes import BlobBytes
@@ -179,6 +180,21 @@ def any_titles() -> dict[str, Any]:
     from av.container import InputContainer
 
     return {"metadata_errors": "replace"} if hasattr(InputContainer, "metadata_errors") else {}
+
+
+def is_noted(packet: Packet[Any], /) -> bool:
+    """Whether there is anything beside a packet: to ask for one kind takes longer, and most have nothing."""
+    return next(packet.iter_sidedata(), None) is not None
+
+
+def refuse_encrypted(packet: Packet[Any], location: str, /) -> None:
+    """Look at what is noted beside a packet.
+
+    Raises:
+        DecodeError: How it is encrypted.
+    """
+    if packet.has_sidedata("encryption_info"):
+        raise DecodeError(f"{location} is encrypted. Decrypt it first, by whoever has its key.", path=location)
 
 
 def _codec(stream: VideoStream) -> object:

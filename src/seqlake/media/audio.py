@@ -19,7 +19,7 @@ import numpy as np
 
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.media._bytes import BlobBytes, blob_of, part_of
-from seqlake.media._containers import open_container
+from seqlake.media._containers import is_noted, open_container, refuse_encrypted
 from seqlake.media._frames import room_for
 from seqlake.media._limits import SOUND
 from seqlake.media._resampling import FASTEST
@@ -335,8 +335,8 @@ def _open_stream(source: Source) -> Iterator[tuple[InputContainer, AudioStream]]
 def _frames(container: InputContainer, stream: AudioStream, blob: Blob) -> Iterator[AudioFrame]:
     location, taken = blob.location, 0
     for packet in container.demux(stream):
-        if packet.has_sidedata("encryption_info"):
-            raise DecodeError(f"{location} is encrypted. Decrypt it first, by whoever has its key.")
+        if is_noted(packet):
+            refuse_encrypted(packet, location)
         for frame in packet.decode():
             if frame.format.name.removesuffix("p") not in _READ:
                 raise DecodeError(

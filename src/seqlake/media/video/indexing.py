@@ -19,7 +19,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes
-from seqlake.media._containers import display_matrix, open_container
+from seqlake.media._containers import display_matrix, is_noted, open_container, refuse_encrypted
 from seqlake.media._limits import PACKETS, PIXELS, frame_pixels
 from seqlake.media.video import h264
 from seqlake.media.video.codec import codec_name, in_sequence
@@ -100,11 +100,6 @@ def _place(named: int | None, data: bytes, file: BlobBytes) -> int:
     return -1 if moved < 0 else named + moved
 
 
-def _is_noted(packet: av.Packet[Any]) -> bool:
-    """Whether there is anything beside a packet: to ask for one kind takes longer, and most have nothing."""
-    return next(packet.iter_sidedata(), None) is not None
-
-
 def index(blob: Blob, /, *, cut_from: PacketIndex | None = None) -> dict[int, PacketIndex]:
     """The packet index of every video stream of a file that FFmpeg has a decoder for; reads the file once.
 
@@ -130,9 +125,9 @@ def index(blob: Blob, /, *, cut_from: PacketIndex | None = None) -> dict[int, Pa
         gathered = {stream.index: _begun(stream) for stream in known.values()}
         container_name, size = container.format.name, blob.size
         for packet in demuxed(container, list(known.values()), blob.location):
-            noted = _is_noted(packet)
-            if noted and packet.has_sidedata("encryption_info"):
-                raise DecodeError(f"{blob.location} is encrypted. Decrypt it first, by whoever has its key.")
+            noted = is_noted(packet)
+            if noted:
+                refuse_encrypted(packet, blob.location)
             if packet.size:
                 packets, data = gathered[packet.stream_index], bytes(packet)
                 if packets.turn is None and packet.is_keyframe:
