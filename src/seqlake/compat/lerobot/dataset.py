@@ -391,7 +391,7 @@ class LeRobotDataset(Refuses):
                 whole[name], inside = self._episodes(windows, asked)
             else:
                 into = pictures if feature.stored == "video" else whole
-                into[feature.name] = self._tensor(windows[name][:, : len(asked or [0])], feature, asked)
+                into[feature.name] = self._tensor(windows[name][:, : len(asked or [0])], feature, asked, windows)
                 inside = windows[f"{name}_mask"]
             if asked is not None:
                 padding[f"{feature.name}_is_pad"] = self._plain(~inside[:, : len(asked)])
@@ -411,10 +411,10 @@ class LeRobotDataset(Refuses):
     def _asked(self, name: str) -> list[int]:
         return (self.delta_indices or {}).get(name, [0])
 
-    def _tensor(self, values: Any, feature: LeRobotFeature, asked: list[int] | None) -> Any:
+    def _tensor(self, values: Any, feature: LeRobotFeature, asked: list[int] | None, windows: Mapping[str, Any]) -> Any:
         """[N, W, ...] as the official class has them: float32, int64 or bool; without W where no window was wanted."""
         if feature.stored in {"image", "video"}:
-            frames = self._frames(np.moveaxis(values, -1, -3))
+            frames = self._frames(np.moveaxis(values, -1, -3), self._seen_first(windows, asked or [0]))
             # A video's window of one frame has no axis of its own there, an image's has.
             alone = asked is None or (feature.stored == "video" and len(asked) == 1)
             return frames[:, 0] if alone else frames
@@ -458,8 +458,21 @@ class LeRobotDataset(Refuses):
                 f"tolerance_s={self.tolerance_s}. A greater one gives frames by their number."
             )
 
-    def _frames(self, values: Any) -> Any:
-        """[..., channels, height, width] as the official class has them; depth, which is metres here, in its unit."""
+    def _seen_first(self, windows: Mapping[str, Any], asked: Sequence[int]) -> list[tuple[int, ...]]:
+        """[N * W] where in [N, W] each picture comes first: windows that overlap hold the same ones."""
+        steps, lengths = self._places(windows, asked)
+        numbers = np.clip(steps, 0, lengths - 1) + windows[EPISODE][:, None] * (lengths.max(initial=0) + 1)
+        _, firsts, same = np.unique(numbers, return_index=True, return_inverse=True)
+        rows, columns = np.divmod(firsts[same.reshape(-1)], steps.shape[1])
+        return list(zip(rows.tolist(), columns.tolist(), strict=True))
+
+    def _frames(self, values: Any, firsts: list[tuple[int, ...]]) -> Any:
+        """[N, W, channels, height, width] as the official class has them; depth, which is metres here, in its unit.
+
+        Args:
+            values: As they were decoded.
+            firsts: As `_seen_first` gives them.
+        """
         if values.dtype != np.uint8:
             metres = values.astype(np.float32, copy=False)
             millimetres = self.depth_output_unit == "mm"
@@ -467,11 +480,13 @@ class LeRobotDataset(Refuses):
         torch = require("torch", extra="torch")
         frames = self._room(values.shape, torch.uint8 if self.return_uint8 else torch.float32)
         room = frames.numpy()
-        if self.return_uint8:
-            np.copyto(room, values)  # NumPy puts channels first in a third of the time that torch takes
-            return frames
-        for place in np.ndindex(values.shape[:-3]):  # a frame at a time, which stays in the cache between its steps
-            np.divide(np.ascontiguousarray(values[place]), np.float32(255), out=room[place], dtype=np.float32)
+        for place, first in zip(np.ndindex(values.shape[:2]), firsts, strict=True):
+            if first != place:
+                room[place] = room[first]
+            elif self.return_uint8:
+                room[place] = values[place]  # NumPy puts channels first in a third of the time that torch takes
+            else:  # a picture at a time, which stays in the cache between its steps
+                np.divide(np.ascontiguousarray(values[place]), np.float32(255), out=room[place], dtype=np.float32)
         return frames
 
     def _room(self, shape: tuple[int, ...], dtype: Any) -> Any:
