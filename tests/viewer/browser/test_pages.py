@@ -66,6 +66,45 @@ def test_the_table_filters_sorts_and_opens(page: Page) -> None:
     assert "order=reward" in page.page.url
 
 
+# What somebody types in the very moment at which a page has drawn itself anew, before anything that comes later.
+TYPED = """async ([press, label, text]) => {
+  const field = () => document.querySelector(`input[aria-label="${label}"]`);
+  if (press) [...document.querySelectorAll('button')].find((one) => one.textContent === press).click();
+  while (!field()) await null;
+  field().value = text;
+  field().dispatchEvent(new Event('input', {bubbles: true}));
+}"""
+SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 200))))"
+
+
+def test_a_condition_that_is_typed_at_once_stays(page: Page) -> None:
+    page.open("")
+    page.page.evaluate(TYPED, ["SQL", "condition in SQL", "reward > 0.5"])
+    page.page.evaluate(SETTLED)
+    assert page.page.get_by_label("condition in SQL").input_value() == "reward > 0.5"
+    page.page.get_by_role("button", name="Search", exact=True).click()
+    page.page.get_by_label("search", exact=True).wait_for()
+    assert page.page.get_by_label("search", exact=True).input_value() == ""  # each has words of its own
+
+
+def test_words_that_are_typed_while_others_are_looked_for_stay(page: Page) -> None:
+    page.open("")
+    page.page.evaluate(TYPED, ["", "search", "wro"])
+    page.page.evaluate(
+        """async () => {
+          while (!location.search.includes('q=wro')) await new Promise((done) => setTimeout(done));
+          const field = document.querySelector('input[aria-label="search"]');
+          field.value = 'wrong';
+          field.dispatchEvent(new Event('input', {bubbles: true}));
+        }"""
+    )
+    page.page.evaluate(SETTLED)
+    assert page.page.get_by_label("search", exact=True).input_value() == "wrong"
+    page.page.wait_for_url("**q=wrong*")
+    page.page.go_back()  # a filter that came from elsewhere is shown
+    page.page.wait_for_function("() => document.querySelector('input[aria-label=\"search\"]').value !== 'wrong'")
+
+
 def test_a_press_on_a_histogram_filters(page: Page) -> None:
     page.open("")
     bar = page.page.locator('[data-histogram="reward"] .bars button:not([disabled])')

@@ -1,6 +1,6 @@
 /** The page of the dataset: what it is, a filter, and a table of its sequences. */
 
-import { html, useEffect, useLoaded, useMemo, useRef, useSeen, useState, Copyable, Dialog, Icon, IconButton, Menu, Spinner, Trouble } from "./ui.js";
+import { html, useEffect, useLoaded, useMemo, useRef, useSeen, useState, useStateOf, Copyable, Dialog, Icon, IconButton, Menu, Spinner, Trouble } from "./ui.js";
 import { exported, getJson, queued, sourceOf } from "./api.js";
 import { change, filterOf, go, href } from "./route.js";
 import { FilterBar, withCondition } from "./filter.js";
@@ -147,8 +147,6 @@ export function DatasetPage({ dataset, query, keys }) {
   const page = Math.max(0, Number(query.get("page") ?? 0) || 0);
   const [chosen, setChosen] = useState(() => stored(dataset));
   const [picked, setPicked] = useState([]);
-  const [spark, setSpark] = useState({});
-  const [current, setCurrent] = useState(-1);
   const field = useRef(null);
   useLabels();
   const labels = { flag: dataset.label_columns?.find((name) => name === "flag") };
@@ -162,7 +160,8 @@ export function DatasetPage({ dataset, query, keys }) {
   const numbers = rows.map((row) => row.row);
   const { value: files } = useLoaded((signal) => (numbers.length && columns.some((column) => FILES.has(column.kind)) && !exported
     ? queued(() => getJson("api/files", { rows: numbers.join(",") }, signal)) : null), [numbers.join(","), columns]);
-  useEffect(() => { setSpark({}); setCurrent(-1); }, [numbers.join(",")]);
+  const [spark, setSpark] = useStateOf(() => ({}), [numbers.join(",")]);
+  const [current, setCurrent] = useStateOf(() => -1, [numbers.join(",")]);
 
   const setFilter = (next) => change("", { ...next });
   const sortBy = (column) => {

@@ -1,6 +1,6 @@
 /** The filter bar: words looked for, or a condition in SQL; and the pieces that presses on histograms add to it. */
 
-import { html, useEffect, useRef, useState, Icon, IconButton } from "./ui.js";
+import { html, useRef, useState, useStateOf, Icon, IconButton } from "./ui.js";
 
 /** Adds a condition that the server wrote, or takes it away if it is there. */
 export function withCondition(where, condition) {
@@ -39,12 +39,19 @@ export function conditionsOf(where) {
 
 export function FilterBar({ filter, onFilter, fieldRef, columns, matched, total, ms, error }) {
   const [sql, setSql] = useState(Boolean(filter.where) && !filter.q);
-  const [text, setText] = useState((sql ? filter.where : filter.q) ?? "");
+  const said = (sql ? filter.where : filter.q) ?? "";
+  const sent = useRef(null);
+  /* What this field sent itself does not come back into it: more may have been typed since. */
+  const [text, setText] = useStateOf((before) => {
+    const own = before && before.keys[0] === sql && said === sent.current;
+    sent.current = null;
+    return own ? before.value : said;
+  }, [sql, said]);
   const timer = useRef(0);
-  useEffect(() => { setText((sql ? filter.where : filter.q) ?? ""); }, [filter.where, filter.q, sql]);
   const submit = (value) => {
     clearTimeout(timer.current);
-    onFilter(sql ? { ...filter, where: value.trim() || null } : { ...filter, q: value.trim() || null });
+    sent.current = value.trim();
+    onFilter(sql ? { ...filter, where: sent.current || null } : { ...filter, q: sent.current || null });
   };
   const typed = (event) => {
     setText(event.target.value);

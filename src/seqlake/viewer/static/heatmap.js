@@ -1,6 +1,6 @@
 /** A signal with many dimensions as a picture: steps from left to right, dimensions from top to bottom, lightness for the value. */
 
-import { html, useEffect, useLayoutEffect, useRef, useState, useWidth } from "./ui.js";
+import { html, useLayoutEffect, useMemo, useRef, useWidth } from "./ui.js";
 import { GUTTER, followPointer } from "./plot.js";
 import { RAMP, css, rampCss } from "./palette.js";
 import { short } from "./words.js";
@@ -25,13 +25,11 @@ export function Heatmap({ player, view, loaded, names, onHover, theme, label }) 
   const box = useRef(null);
   const canvas = useRef(null);
   const wide = useWidth(box);
-  const [limits, setLimits] = useState([0, 1]);
+  const limits = useMemo(() => limitsOf(loaded.columns), [loaded]);
   const rows = loaded.columns.length;
   const tall = Math.max(96, Math.min(320, rows * 4));
   const now = useRef({});
   now.current = { onHover };
-
-  useEffect(() => { setLimits(limitsOf(loaded.columns)); }, [loaded]);
 
   useLayoutEffect(() => {
     if (wide < 60) return undefined;

@@ -170,6 +170,21 @@ export function Copyable({ text, label = "Copy" }) {
     <button type="button" class="button small" onClick=${() => copyText(text)}>${label}</button></div>`;
 }
 
+/**
+ * A state that begins anew with the rendering in which what it belongs to is another. An effect would do so later, and
+ * take back what somebody has typed or pressed meanwhile. `begin` is given what was there before: `{value, keys}`.
+ */
+export function useStateOf(begin, keys) {
+  const held = useRef(null);
+  const [, redraw] = useState(0);
+  if (!held.current || held.current.keys.some((key, place) => key !== keys[place])) held.current = { value: begin(held.current), keys };
+  const set = (next) => {
+    held.current = { ...held.current, value: typeof next === "function" ? next(held.current.value) : next };
+    redraw((n) => n + 1);
+  };
+  return [held.current.value, set];
+}
+
 /** Loads something whenever one of `keys` changes: `{value, error, loading, again}`; the last value stays while the next one comes. */
 export function useLoaded(load, keys) {
   const [state, setState] = useState({ value: null, error: null, loading: true });
