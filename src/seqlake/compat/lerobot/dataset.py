@@ -414,7 +414,7 @@ class LeRobotDataset(Refuses):
     def _tensor(self, values: Any, feature: LeRobotFeature, asked: list[int] | None, windows: Mapping[str, Any]) -> Any:
         """[N, W, ...] as the official class has them: float32, int64 or bool; without W where no window was wanted."""
         if feature.stored in {"image", "video"}:
-            frames = self._frames(np.moveaxis(values, -1, -3), self._seen_first(windows, asked or [0]))
+            frames = self._frames(np.moveaxis(values, -1, -3), windows, asked or [0])
             # A video's window of one frame has no axis of its own there, an image's has.
             alone = asked is None or (feature.stored == "video" and len(asked) == 1)
             return frames[:, 0] if alone else frames
@@ -466,13 +466,8 @@ class LeRobotDataset(Refuses):
         rows, columns = np.divmod(firsts[same.reshape(-1)], steps.shape[1])
         return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
-    def _frames(self, values: Any, firsts: list[tuple[int, ...]]) -> Any:
-        """[N, W, channels, height, width] as the official class has them; depth, which is metres here, in its unit.
-
-        Args:
-            values: As they were decoded.
-            firsts: As `_seen_first` gives them.
-        """
+    def _frames(self, values: Any, windows: Mapping[str, Any], asked: Sequence[int]) -> Any:
+        """[N, W, channels, height, width] as the official class has them; depth, which is metres here, in its unit."""
         if values.dtype != np.uint8:
             metres = values.astype(np.float32, copy=False)
             millimetres = self.depth_output_unit == "mm"
@@ -480,7 +475,7 @@ class LeRobotDataset(Refuses):
         torch = require("torch", extra="torch")
         frames = self._room(values.shape, torch.uint8 if self.return_uint8 else torch.float32)
         room = frames.numpy()
-        for place, first in zip(np.ndindex(values.shape[:2]), firsts, strict=True):
+        for place, first in zip(np.ndindex(values.shape[:2]), self._seen_first(windows, asked), strict=True):
             if first != place:
                 room[place] = room[first]
             elif self.return_uint8:
