@@ -226,13 +226,17 @@ def test_a_copy_of_all_packets_is_proven_without_decoding_a_frame(
 
 @pytest.mark.parametrize("codec", ["libsvtav1", "libvpx-vp9", "libx264"])
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_a_clip_is_turned_as_a_decoder_says_where_none_was_asked(codec: str, degrees: int, tmp_path: Path) -> None:
+def test_a_clip_is_turned_as_a_decoder_says_where_none_was_asked(
+    codec: str, degrees: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {"svtav1-params": "lp=1"} if codec == "libsvtav1" else {"bf": "0"} if codec == "libx264" else {}
     data = encode(codec, g="8", prepare=lambda stream: turn(stream, degrees) if degrees else None, **options)
     cutter = cutting.VideoCutter(source_of(data))
     first, stop = (int(one) for one in cutter._packets.boundaries.first[1:3])
+    asked, decode = [], indexing._turned
+    monkeypatch.setattr(indexing, "_turned", lambda *of: asked.append(of) or decode(*of))
     made = cutter.cut(tmp_path / "clip", start=first, stop=stop)
-    assert made.encoded == 0
+    assert (made.encoded, len(asked)) == (0, codec == "libx264")
     decoded = indexing.index(LocalBlob(tmp_path / "clip"))
     assert made.index == {number: one.to_bytes() for number, one in decoded.items()}
     assert (decoded[0].stream.turn == (1, 0, 0, 1)) == (degrees == 0)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _EXIF = b"Exif\0\0"
 _LOOK = 1 << 16  # packets, after which their number is compared with its limit
-_NOTHING_BESIDE = frozenset({"av1", "vp8", "vp9"})  # codecs in which nothing but the container turns pictures
+_NOTHING_BESIDE = frozenset({"av1", "vp9"})  # codecs in which nothing but the container turns pictures
 _NEAR = 32  # in Matroska a payload starts a few bytes after the place that is named
 
 
