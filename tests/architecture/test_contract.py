@@ -11,8 +11,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "seqlake"
 
 FOREIGN = {
     "the system may lack it": """
-        EDQUOT O_BINARY O_CLOEXEC O_DIRECTORY O_NOFOLLOW fork preadv register_at_fork renameat2 sched_getaffinity
-        setitimer st_blocks sysconf winerror _register_atexit
+        EDQUOT O_BINARY O_CLOEXEC O_DIRECTORY O_NOFOLLOW fork memfd_create preadv register_at_fork renameat2
+        sched_getaffinity setitimer st_blocks sysconf winerror _register_atexit
     """,
     "protocols of Python and of arrays": """
         __annotations__ __array__ __arrow_c_stream__ __dlpack__ __iter__ __name__ cpu detach dtype isoformat items

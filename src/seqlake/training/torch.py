@@ -13,6 +13,7 @@ import numpy as np
 from seqlake.plugins import require
 from seqlake.training.bad_data.damage import LEDGER
 from seqlake.training.gather import torch as imported
+from seqlake.training.lending import sendable
 from seqlake.training.passes import Pipeline, parts
 from seqlake.training.randomness import Substitutes
 from seqlake.training.samples import Samples, batch_like
@@ -39,6 +40,15 @@ def tensors(batch: Batch, /) -> Batch:
             (name, as_tensor(values) if isinstance(values, np.ndarray) and values.dtype.kind in "biufc" else values)
             for name, values in batch.items()
         ),
+    )
+
+
+def sent(batch: Batch, /) -> Batch:
+    """A batch with tensors as they are best sent to another process."""
+    items = tensors(batch).items()
+    torch = require("torch", extra="torch")
+    return batch_like(
+        batch, ((name, sendable(value) if isinstance(value, torch.Tensor) else value) for name, value in items)
     )
 
 
@@ -132,7 +142,7 @@ class LoaderDataset:
         self.loader._engine.share(worker.num_workers)  # noqa: SLF001 - the two are one thing
         self.loader.ledger.drain()  # a forked worker has the entries of its parent
         with closing(self.loader.batches(steps)) as batches:
-            for batch in map(tensors, batches):
+            for batch in map(sent, batches):
                 self._done += 1  # before it is handed out: a state is asked for after that
                 if self.loader._engine.settings.on_error.tolerant:  # noqa: SLF001 - the two are one thing
                     batch[LEDGER] = self.loader.ledger.drain()
@@ -273,7 +283,7 @@ class _WholeBatches:
         self._samples = samples
 
     def __getitem__(self, numbers: Sequence[int]) -> Batch:
-        return tensors(self._samples.batch(numbers))
+        return sent(self._samples.batch(numbers))
 
 
 def _as_it_is(batch: Batch) -> Batch:

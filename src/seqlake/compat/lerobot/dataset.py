@@ -19,6 +19,7 @@ from seqlake.errors import ColumnNotFoundError
 from seqlake.formats.lerobot.columns import EPISODE
 from seqlake.formats.lerobot.scan import scan
 from seqlake.plugins import require
+from seqlake.training.lending import room
 from seqlake.training.loader import Loader
 from seqlake.windows.spec import Window
 
@@ -414,10 +415,9 @@ class LeRobotDataset(Refuses):
     def _tensor(self, values: Any, feature: LeRobotFeature, asked: list[int] | None, windows: Mapping[str, Any]) -> Any:
         """[N, W, ...] as the official class has them: float32, int64 or bool; without W where no window was wanted."""
         if feature.stored in {"image", "video"}:
-            frames = self._frames(np.moveaxis(values, -1, -3), windows, asked or [0])
             # A video's window of one frame has no axis of its own there, an image's has.
             alone = asked is None or (feature.stored == "video" and len(asked) == 1)
-            return frames[:, 0] if alone else frames
+            return self._frames(np.moveaxis(values, -1, -3), windows, asked or [0], alone=alone)
         kind = {"f": np.float32, "i": np.int64, "u": np.int64}.get(values.dtype.kind)
         values = values if kind is None else values.astype(kind, copy=False)
         shape = () if feature.shape == (1,) else feature.shape
@@ -466,33 +466,31 @@ class LeRobotDataset(Refuses):
         rows, columns = np.divmod(firsts[same.reshape(-1)], steps.shape[1])
         return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
-    def _frames(self, values: Any, windows: Mapping[str, Any], asked: Sequence[int]) -> Any:
-        """[N, W, channels, height, width] as the official class has them; depth, which is metres here, in its unit."""
+    def _frames(self, values: Any, windows: Mapping[str, Any], asked: Sequence[int], *, alone: bool) -> Any:
+        """[N, W, channels, height, width] as the official class has them; depth, which is metres here, in its unit.
+
+        Args:
+            values: Pictures, of that shape.
+            windows: The batch that they are of.
+            asked: Their steps.
+            alone: Without W, which is 1.
+        """
+        shape = (*values.shape[:1], *values.shape[2:]) if alone else values.shape
         if values.dtype != np.uint8:
-            metres = values.astype(np.float32, copy=False)
+            metres = values.astype(np.float32, copy=False).reshape(shape)
             millimetres = self.depth_output_unit == "mm"
             return self._plain(np.rint(metres * np.float32(1000)).clip(0, 65535) if millimetres else metres)
         torch = require("torch", extra="torch")
-        frames = self._room(values.shape, torch.uint8 if self.return_uint8 else torch.float32)
-        room = frames.numpy()
+        frames = room(shape, torch.uint8 if self.return_uint8 else torch.float32)
+        laid = frames.numpy().reshape(values.shape)
         for place, first in zip(np.ndindex(values.shape[:2]), self._seen_first(windows, asked), strict=True):
             if first != place:
-                room[place] = room[first]
+                laid[place] = laid[first]
             elif self.return_uint8:
-                room[place] = values[place]  # NumPy puts channels first in a third of the time that torch takes
+                laid[place] = values[place]  # NumPy puts channels first in a third of the time that torch takes
             else:  # a picture at a time, which stays in the cache between its steps
-                np.divide(np.ascontiguousarray(values[place]), np.float32(255), out=room[place], dtype=np.float32)
+                np.divide(np.ascontiguousarray(values[place]), np.float32(255), out=laid[place], dtype=np.float32)
         return frames
-
-    def _room(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A tensor to fill; in a worker of a `DataLoader` where the other process sees it, without a copy."""
-        torch = require("torch", extra="torch")
-        if require("torch.utils.data", extra="torch").get_worker_info() is None:
-            return torch.empty(shape, dtype=dtype)
-        size = torch.Size(shape)
-        nbytes = dtype.itemsize * size.numel()
-        storage = torch.UntypedStorage._new_shared(nbytes)  # noqa: SLF001 - torch's own collation does so
-        return torch.tensor([], dtype=dtype).set_(storage, 0, size)
 
     def _plain(self, values: Any) -> Any:
         return require("torch", extra="torch").from_numpy(np.ascontiguousarray(values))
