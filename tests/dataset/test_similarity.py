@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.dataset.similarity import vectors as lying
 from seqlake.errors import SchemaMismatchError, SequenceNotFoundError
 from seqlake.executors.processes import Processes
 
@@ -66,6 +67,25 @@ def test_nearest_is_that_of_numpy(ds, vectors, metric) -> None:
     assert np.allclose([one.score for one in near], scores[[one.row for one in near]], atol=1e-5)
     assert all(one.sequence_id == f"ep_{one.row:02d}" for one in near)
     assert len(sl.nearest(ds, "v", like, k=1000, metric="cosine")) == 57
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("block", [1, 700, 1 << 20])
+@pytest.mark.parametrize("step", [1, 3])
+def test_however_vectors_are_cut_into_blocks(kind, block, step, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(lying, "_BLOCK", block)  # of which one vector may be more, or many less
+    monkeypatch.setattr(lying, "_ROWS", 70)
+    vectors = np.random.default_rng(3).normal(size=(200, 23)).astype(kind)
+    ds = sl.create(tmp_path / "ds", sl.Schema({"v": sl.Embedding(dim=23, dtype=np.dtype(kind).name)}))
+    with ds.writer(rows_per_shard=90) as writer:
+        for n, row in enumerate(vectors):
+            writer.add(f"ep_{n:03d}", v=row)
+    searched, rows = (ds, vectors) if step == 1 else (ds[::step], vectors[::step])
+    like = vectors[11].astype(np.float64)
+    near = sl.nearest(searched, "v", like, k=9, metric="dot")
+    scores = rows.astype(np.float64) @ like
+    assert [one.row for one in near] == np.argsort(-scores, kind="stable")[:9].tolist()
+    assert np.allclose([one.score for one in near], np.sort(scores)[::-1][:9])
 
 
 def test_like_a_sequence_and_of_some_rows(ds) -> None:

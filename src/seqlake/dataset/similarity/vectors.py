@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.floating[Any]]
 
-_PIECE = 16 << 20  # bytes of vectors of one task
-_BLOCK = 4 << 20  # bytes that are looked at at a time: threads wait for each other between two
+_PIECE = 64 << 20  # bytes of vectors of one task: between two of them threads wait for each other
+_ROWS = 1 << 16  # vectors of one task: each has a product with all that are asked for
+_BLOCK = 4 << 20  # bytes that are looked at at a time
 _SCATTERED = 8  # rows that lie together on average; where there are fewer they are copied together first
 _KEPT_NORMS = 128 << 20  # bytes of lengths of vectors that a process keeps
 PLAIN = (1e-12, 1e12)
@@ -75,7 +76,7 @@ class HeldPiece:
 
     def blocks(self) -> Iterator[tuple[int, Floats]]:
         """As the protocol says it."""
-        yield from _cut(0, self.numbers)
+        yield 0, np.require(_wide(self.numbers), requirements="A")
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """As the protocol says it."""
@@ -96,7 +97,10 @@ class FlatPiece:
         """As the protocol says it."""
         flat, edges = self.flat, self.edges
         if len(edges) * _SCATTERED > len(self.rows) + 2 * _SCATTERED:
-            yield from _cut(0, gather(flat, np.arange(len(self.rows))).reshape(-1, self.width))
+            step = max(1, _BLOCK // max(1, self.width * flat.stride))
+            for first in range(0, len(self.rows), step):
+                some = np.arange(first, min(first + step, len(self.rows)))
+                yield first, _wide(gather(flat, some).reshape(-1, self.width))
             return
         memory, nbytes = np.frombuffer(flat.blob.view() or b"", np.uint8), self.width * flat.stride
         starts = flat.start[edges[:-1]]
@@ -106,9 +110,15 @@ class FlatPiece:
             )
         if flat.proof is not None:
             flat.proof.touch(starts)
+        # As few steps as can be: of threads that wait for the interpreter each must be woken, which takes longer.
+        room, numbers, address = _ROOM.bytes, flat.stored, int(memory.__array_interface__["data"][0])
         for (first, stop), start in zip(itertools.pairwise(edges), starts.tolist(), strict=True):
-            run = memory[start : start + (stop - first) * nbytes].view(flat.stored)
-            yield from _cut(first, run.reshape(stop - first, self.width))
+            block = memory[start : start + (stop - first) * nbytes]
+            if (address + start) % numbers.alignment:  # copied as bytes: as numbers it takes twice as long
+                there = room[: len(block)] if len(block) <= len(room) else np.empty_like(block)
+                np.copyto(there, block)
+                block = there
+            yield first, _wide(block.view(numbers).reshape(stop - first, self.width))
 
     def at(self, numbers: Ints, /) -> NDArray[np.float64]:
         """As the protocol says it."""
@@ -125,22 +135,17 @@ class _Room(threading.local):
 _ROOM = _Room()
 
 
-def _cut(first: int, run: Floats) -> Iterator[tuple[int, Floats]]:
-    """Blocks of a run, C-contiguous: what lies at odd addresses is copied while it is in the cache."""
-    room = _ROOM.bytes
-    step = max(1, _BLOCK // max(1, run.shape[1] * run.itemsize))
-    for start in range(0, len(run), step):
-        block = run[start : start + step]
-        if block.dtype.itemsize < np.dtype(np.float32).itemsize:
-            block = block.astype(np.float32)
-        elif not block.flags.aligned:
-            if block.nbytes > len(room):
-                block = np.require(block, requirements="A")
-            else:
-                there = room[: block.nbytes]
-                np.copyto(there, block.reshape(-1).view(np.uint8))  # as numbers, one by one, it takes twice as long
-                block = there.view(block.dtype).reshape(block.shape)
-        yield first + start, block
+def _wide(block: Floats) -> Floats:
+    return block if block.itemsize >= np.dtype(np.float32).itemsize else block.astype(np.float32)
+
+
+def _edges(start: Ints, nbytes: int) -> list[int]:
+    """Where vectors of `nbytes` bytes do not lie side by side, and where those that do fill a block."""
+    edges = [0, *(np.flatnonzero(np.diff(start) != nbytes) + 1).tolist(), len(start)]
+    most = max(1, _BLOCK // max(1, nbytes))
+    if all(stop - first <= most for first, stop in itertools.pairwise(edges)):
+        return edges
+    return sorted({*edges, *range(0, len(start), most)})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,15 +192,14 @@ class ShardVectors:
         if not len(rows):
             return []
         width = one_width(steps, self.column)
-        size = max(1, _PIECE // max(1, width * flat.stride))
+        size = min(_ROWS, max(1, _PIECE // max(1, width * flat.stride)))
         pieces: list[VectorPiece] = []
         key = self.shard.key
         for first in range(0, len(rows), size):
             some = slice(first, first + size)
             cut = replace(flat, start=start[some], steps=steps[some])
             # Here, and not by the threads that compare: each of their many short steps waits for the interpreter.
-            apart = np.flatnonzero(np.diff(cut.start) != width * flat.stride) + 1
-            edges = [0, *apart.tolist(), len(cut.start)]
+            edges = _edges(cut.start, width * flat.stride)
             pieces.append(FlatPiece(rows[some], cut, width, (key, self.column, first, size), edges))
         return pieces
 
