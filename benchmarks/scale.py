@@ -479,7 +479,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="little data, one round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--signals", type=int, default=256)
+    parser.add_argument("--signals", type=int, default=512)
     parser.add_argument("--films", type=int, default=256)
     parser.add_argument("--vectors", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")

@@ -8,14 +8,16 @@ numbers are distributed.
 
 from __future__ import annotations
 
+import sys
 from copy import copy
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,6 +28,7 @@ _DIGIT = 16  # bits that one pass decides
 _KEPT = 1 << 22  # numbers that are kept and sorted instead of counted
 HISTOGRAMS = 256  # of 512 KiB each, at a time
 _TURNED = 1024  # steps that are turned into columns at a time, within the cache
+_UPPER = _DIGIT // 8  # bytes of a number that the first pass looks at
 
 
 def rank_of(quantile: float, count: int, /) -> int:
@@ -121,49 +124,85 @@ class QuantileSearch:
 
     def add(self, *parts: NDArray[Any]) -> None:
         """Look at [n, D] numbers, in parts, in this pass."""
+        if self._level and self._keeping:
+            self._keep_between(parts)
+            return
         keys = self._columns(parts)
         digits = np.empty(keys.shape[1], np.intp)
         for dim, column in zip(self._dims, keys, strict=True):
-            if self._level == 0:
-                by_prefix = dict.fromkeys(self._targets[dim], column)
+            if self._keeping:
+                self._keep(dim, column)
+            elif self._level == 0:
+                self._count(dim, 0, column, digits)
             else:
                 upper = column >> column.dtype.type(self._bits - self._level * _DIGIT)
-                by_prefix = {prefix: column[upper == prefix] for prefix in self._targets[dim]}
-            for prefix, members in by_prefix.items():
-                if self._keeping:
-                    self._keep(dim, prefix, members)
-                else:
-                    self._count(dim, prefix, members, digits[: len(members)])
+                for prefix in self._targets[dim]:
+                    self._count(dim, prefix, column[upper == prefix], digits)
 
-    def _columns(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """[dimensions of this pass, n] the keys of these numbers; turned while they are in the cache."""
-        columns = np.empty((len(self._dims), sum(map(len, parts))), _unsigned(self.dtype))
-        at = 0
+    def _rows(self, parts: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        """[steps, dimensions of this pass] of these numbers, as many steps as stay in the cache."""
         for part in parts:
             for start in range(0, len(part), _TURNED):
                 rows = part[start : start + _TURNED]
                 rows = rows if rows.flags.aligned else rows.copy()  # steps in a file may begin at any byte
-                some = np.ascontiguousarray(rows[:, self._dims.start : self._dims.stop].T)
-                columns[:, at : at + some.shape[1]] = _to_keys(some)
-                at += some.shape[1]
+                yield rows[:, self._dims.start : self._dims.stop]
+
+    def _columns(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """[dimensions of this pass, n] keys, turned in the cache; of the upper bits where only these are counted."""
+        counted = self._level == 0 and not self._keeping and self.dtype.itemsize > _UPPER
+        dtype = np.dtype(f"{self.dtype.kind}{_UPPER}") if counted else self.dtype
+        columns = np.empty((len(self._dims), sum(map(len, parts))), _unsigned(dtype))
+        at = 0
+        for rows in self._rows(parts):
+            some = np.ascontiguousarray((_upper(rows, dtype) if counted else rows).T)
+            columns[:, at : at + some.shape[1]] = _to_keys(some)
+            at += some.shape[1]
         return columns
 
-    def _keep(self, dim: int, prefix: int, keys: NDArray[Any]) -> None:
-        if self._level == 0 and self.dtype.kind == "f":
-            keys = keys[np.isfinite(_from_keys(keys, self.dtype))]
-        elif self._level == 0:
-            keys = keys.copy()  # not the whole block
+    def _keep_between(self, parts: Sequence[NDArray[Any]]) -> None:
+        """Keep the numbers of some bins. Nearly all lie in others: these are told apart as they lie, without keys."""
+        found: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        bounds = [np.tile(one, (_TURNED, 1)) for pair in zip(*self._between, strict=True) for one in pair]
+        for rows in self._rows(parts):  # all of one shape, so that comparing is vectorised over all of them
+            near = np.zeros(rows.shape, np.bool_)
+            with np.errstate(invalid="ignore"):
+                for first, last in zip(bounds[::2], bounds[1::2], strict=True):
+                    near |= (rows >= first[: len(rows)]) & (rows <= last[: len(rows)])
+            found.append((np.flatnonzero(near) % rows.shape[1], rows[near]))
+        if not found:
+            return
+        dims = np.concatenate([dims for dims, _ in found])
+        keys = _to_keys(np.concatenate([numbers for _, numbers in found]))
+        order = np.argsort(dims, kind="stable")
+        dims, keys = dims[order], keys[order]
+        upper = keys >> keys.dtype.type(self._bits - self._level * _DIGIT)
+        edges = np.searchsorted(dims, np.arange(len(self._dims) + 1)).tolist()
+        for dim, (start, stop) in zip(self._dims, pairwise(edges), strict=True):
+            for prefix in self._targets[dim] if stop > start else ():
+                members = keys[start:stop][upper[start:stop] == prefix]  # minus zero is zero only as a number
+                with self._lock:
+                    self._kept[dim, prefix].append(members)
+
+    def _keep(self, dim: int, keys: NDArray[Any]) -> None:
+        """All numbers of a dimension."""
+        if not self._targets[dim]:
+            return
+        keys = keys[np.isfinite(_from_keys(keys, self.dtype))] if self.dtype.kind == "f" else keys.copy()
         with self._lock:
-            self._kept[dim, prefix].append(keys)
+            self._kept[dim, 0].append(keys)
 
     def _count(self, dim: int, prefix: int, keys: NDArray[Any], digits: NDArray[np.intp]) -> None:
-        shifted = keys >> keys.dtype.type(max(0, self._bits - (self._level + 1) * _DIGIT))
+        """Count the bits that come next, of keys that begin with `prefix`; `digits` is room for them."""
+        if not len(keys) or prefix not in self._targets[dim]:
+            return
         if self._level:
-            shifted &= keys.dtype.type((1 << _DIGIT) - 1)
-        digits[:] = shifted
-        counted = np.bincount(digits, minlength=self._bins)
+            keys = keys >> keys.dtype.type(max(0, self._bits - (self._level + 1) * _DIGIT))
+            keys &= keys.dtype.type((1 << _DIGIT) - 1)
+        first, last, digits = int(keys.min()), int(keys.max()), digits[: len(keys)]
+        np.subtract(keys, first, out=digits, dtype=np.intp)
+        counted = np.bincount(digits)
         with self._lock:
-            self._counted[dim, prefix] += counted
+            self._counted[dim, prefix][first : last + 1] += counted
 
     def end_pass(self) -> None:
         """All numbers have been looked at: decide what the next pass is for."""
@@ -220,6 +259,21 @@ class QuantileSearch:
         wanted = [(dim, prefix) for dim, by_prefix in self._targets.items() for prefix in by_prefix]
         self._kept = {place: [] for place in wanted}
         self._counted = {} if self._keeping else {place: np.zeros(self._bins, np.int64) for place in wanted}
+        self._between = self._bounds()
+
+    def _bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """[bins, dimensions of this pass] each: the least and the greatest number of each bin that is looked at."""
+        if not (self._level and self._keeping):
+            return np.zeros((0, len(self._dims)), self.dtype), np.zeros((0, len(self._dims)), self.dtype)
+        most = max(map(len, self._targets.values()), default=0)
+        least = np.full((most, len(self._dims)), -1, np.int64).astype(_unsigned(self.dtype))
+        greatest = np.zeros_like(least)  # no number lies between these two, where a dimension has fewer bins
+        shift = self._bits - self._level * _DIGIT
+        for column, dim in enumerate(self._dims):
+            for place, prefix in enumerate(self._targets[dim]):
+                least[place, column] = prefix << shift
+                greatest[place, column] = (prefix << shift) | ((1 << shift) - 1)
+        return _from_keys(least, self.dtype), _from_keys(greatest, self.dtype)
 
     @property
     def _bits(self) -> int:
@@ -232,6 +286,13 @@ class QuantileSearch:
 
 def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(f"u{dtype.itemsize}")
+
+
+def _upper(rows: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The upper bits of numbers [n, D], as numbers of another width: they sort as the whole ones do."""
+    parts = rows.dtype.itemsize // dtype.itemsize
+    place = parts - 1 if sys.byteorder == "little" else 0
+    return rows.view(dtype)[:, place::parts]
 
 
 def _to_keys(values: NDArray[Any]) -> NDArray[Any]:
