@@ -276,6 +276,12 @@ def test_any_numbers_in_any_parts(kept, values, cuts, quantile) -> None:
             assert selector.values[place, dim] == np.quantile(finite, np.float64(point), method="inverted_cdf")
 
 
+def test_many_numbers_are_counted_in_more_parts() -> None:
+    """Each part gives back a histogram for each dimension and quantile: of few numbers they are more than these."""
+    parts = [QuantileSearch(np.dtype("f4"), np.array([count, 1]), (0.5,)).parts for count in (0, 10**6, 10**7, 10**8)]
+    assert parts == [8, 8, 19, 190]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers_that_lie_close_together_and_both_zeros(dtype, monkeypatch) -> None:
     """Most numbers outside the bins that are looked at, some at their edges, more steps than are compared at a time."""

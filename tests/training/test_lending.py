@@ -52,7 +52,7 @@ def sends(dataset, **options):
 @pytest.fixture
 def here(monkeypatch):
     """This process takes itself for a worker."""
-    monkeypatch.setattr(lending, "_lends", lambda: True)
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", object)
     lending._pieces_of.cache_clear()
     yield
     lending._pieces_of.cache_clear()
@@ -195,9 +195,12 @@ def test_a_strategy_that_was_chosen_is_kept():
     class Kinds(Numbered):
         def __getitem__(self, number):
             torch.multiprocessing.set_sharing_strategy("file_system")
-            return type(lending.room((SIZE,), torch.uint8)) is torch.Tensor
+            made = lending.room((SIZE,), torch.uint8)
+            assert type(made) is torch.Tensor
+            assert made.is_shared()  # not copied when it is sent
+            return made.fill_(number)
 
-    assert list(sends(Kinds(4))) == [True] * 4
+    assert [one.unique().tolist() for one in sends(Kinds(4))] == [[0], [1], [2], [3]]
 
 
 def test_memory_that_is_not_there_is_an_error(here):

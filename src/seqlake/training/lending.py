@@ -40,8 +40,11 @@ def room(shape: tuple[int, ...], dtype: Any, /) -> Any:
     """
     torch = require("torch", extra="torch")
     nbytes = dtype.itemsize * prod(shape)
-    if nbytes < _LARGE or not _lends():
+    if nbytes < _LARGE or not _sends():
         return torch.empty(shape, dtype=dtype)
+    if not _lends():
+        storage = torch.UntypedStorage._new_shared(nbytes)  # noqa: SLF001 - torch's own collation does so
+        return torch.empty(0, dtype=dtype).set_(storage, 0, torch.Size(shape))
     piece, values = _pieces_of(os.getpid()).take(nbytes)
     tensor = torch.from_numpy(values).view(dtype).view(shape).as_subclass(_lent())
     tensor.piece = piece
@@ -57,18 +60,22 @@ def sendable(tensor: Any, /) -> Any:
     Raises:
         MemoryError: The system gives no memory that processes share.
     """
-    if tensor.nbytes < _LARGE or not _lends():
+    if tensor.nbytes < _LARGE or not _sends() or not _lends():
         return tensor
     copied = room(tuple(tensor.shape), tensor.dtype)
     copied.copy_(tensor)
     return copied
 
 
+def _sends() -> bool:
+    """Whether this is a worker of a `DataLoader`."""
+    return require("torch.utils.data", extra="torch").get_worker_info() is not None
+
+
 def _lends() -> bool:
-    """Whether this is a worker of a `DataLoader`, and files without a name can be had and sent."""
-    if not hasattr(os, "memfd_create") or require("torch.utils.data", extra="torch").get_worker_info() is None:
-        return False
-    return bool(require("torch.multiprocessing", extra="torch").get_sharing_strategy() == "file_descriptor")
+    """Whether files without a name can be had, and are to be sent."""
+    strategy = require("torch.multiprocessing", extra="torch").get_sharing_strategy
+    return hasattr(os, "memfd_create") and strategy() == "file_descriptor"
 
 
 # ---- the worker
@@ -203,5 +210,7 @@ def _prepare_forks() -> None:
 
 def _keep() -> None:
     """A forked process may look at the same pages for as long as it likes: they are not given back."""
-    while _loans:
-        _loans.popitem()[1].detach()
+    for loan in list(_loans):  # other threads may give some back meanwhile
+        returned = _loans.pop(loan, None)
+        if returned is not None:
+            returned.detach()

@@ -105,6 +105,31 @@ def test_words_that_are_typed_while_others_are_looked_for_stay(page: Page) -> No
     page.page.wait_for_function("() => document.querySelector('input[aria-label=\"search\"]').value !== 'wrong'")
 
 
+# A key that is pressed in the very moment at which other rows have been drawn.
+PRESSED = """(key) => new Promise((done) => {
+  const first = () => document.querySelector('tbody th')?.innerText, before = first();
+  const seen = new MutationObserver(() => {
+    if (!first() || first() === before) return;
+    seen.disconnect();
+    document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+    done();
+  });
+  seen.observe(document.body, {childList: true, subtree: true, characterData: true});
+  [...document.querySelectorAll('.column-head')].find((one) => one.innerText.trim() === 'reward').click();
+})"""
+
+
+def test_a_row_that_is_chosen_as_soon_as_it_is_there_stays_chosen(page: Page) -> None:
+    page.open("")
+    page.page.locator("tbody th a").first.wait_for()
+    page.page.evaluate(PRESSED, "ArrowDown")
+    page.page.evaluate(SETTLED)
+    assert page.page.locator("tbody tr.current").count() == 1
+    chosen = page.page.locator("tbody tr.current th").inner_text()
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_selector(f'[data-sequence="{chosen}"]')
+
+
 def test_a_press_on_a_histogram_filters(page: Page) -> None:
     page.open("")
     bar = page.page.locator('[data-histogram="reward"] .bars button:not([disabled])')

@@ -28,6 +28,7 @@ _DIGIT = 16  # bits that one pass decides
 _KEPT = 1 << 22  # numbers that are kept and sorted instead of counted
 HISTOGRAMS = 256  # of 512 KiB each, at a time
 _TURNED = 1024  # steps that are turned into columns at a time, within the cache
+_PARTS = 8  # in which even few numbers are counted
 _UPPER = _DIGIT // 8  # bytes of a number that the first pass looks at
 
 
@@ -111,6 +112,11 @@ class QuantileSearch:
             self._counted[place][bins] += counts
 
     @property
+    def parts(self) -> int:
+        """In how many parts others count at most: with fewer numbers for each bin, histograms outweigh them."""
+        return max(_PARTS, int(self._counts.max(initial=0)) >> (_DIGIT + 3))
+
+    @property
     def wanted(self) -> bool:
         """Whether another pass over all numbers is needed."""
         return bool(self._dims)
@@ -161,18 +167,18 @@ class QuantileSearch:
 
     def _keep_between(self, parts: Sequence[NDArray[Any]]) -> None:
         """Keep the numbers of some bins. Nearly all lie in others: these are told apart as they lie, without keys."""
-        found: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        inside: list[tuple[NDArray[Any], NDArray[Any]]] = []
         bounds = [np.tile(one, (_TURNED, 1)) for pair in zip(*self._between, strict=True) for one in pair]
         for rows in self._rows(parts):  # all of one shape, so that comparing is vectorised over all of them
             near = np.zeros(rows.shape, np.bool_)
             with np.errstate(invalid="ignore"):
                 for first, last in zip(bounds[::2], bounds[1::2], strict=True):
                     near |= (rows >= first[: len(rows)]) & (rows <= last[: len(rows)])
-            found.append((np.flatnonzero(near) % rows.shape[1], rows[near]))
-        if not found:
+            inside.append((np.flatnonzero(near) % rows.shape[1], rows[near]))
+        if not inside:
             return
-        dims = np.concatenate([dims for dims, _ in found])
-        keys = _to_keys(np.concatenate([numbers for _, numbers in found]))
+        dims = np.concatenate([dims for dims, _ in inside])
+        keys = _to_keys(np.concatenate([numbers for _, numbers in inside]))
         order = np.argsort(dims, kind="stable")
         dims, keys = dims[order], keys[order]
         upper = keys >> keys.dtype.type(self._bits - self._level * _DIGIT)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.01, 0.5, 0.99)
 _MOST_WORKERS = 16
-_TASKS = 64  # at most, of an executor: each gives back histograms
+_TASKS = 64  # of an executor, at most
 
 
 @takes(source=DATASET)
@@ -263,12 +263,13 @@ class _Scan:
                     look.ranks[name].absorb(part)
                 bar.update(len(task))
 
-            self.executor.run(run, self._tasks(), done=done, tick=lambda: None)
+            most = max(search.parts for search in look.ranks.values())
+            self.executor.run(run, self._tasks(min(most, _TASKS)), done=done, tick=lambda: None)
 
-    def _tasks(self) -> list[Sequence[Shard]]:
+    def _tasks(self, most: int = _TASKS) -> list[Sequence[Shard]]:
         """Runs of neighbouring shards, one for each task of an executor."""
         shards = self.source.shards()
-        cuts = [len(shards) * number // _TASKS for number in range(_TASKS + 1)]
+        cuts = [len(shards) * number // most for number in range(most + 1)]
         return [shards[start:stop] for start, stop in pairwise(cuts) if start < stop]
 
     def _bar(self, what: str) -> tqdm[Any]:
