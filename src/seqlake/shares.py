@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from seqlake.bars import progress_bar
 from seqlake.errors import SeqlakeError
 from seqlake.executors import executor_of, expect, in_order, kept, numbered
 from seqlake.files.locations import is_local, local_path
@@ -542,14 +543,12 @@ def _both(keep: Callable[[Any, Any], None], step: Callable[[], object]) -> Calla
 @contextmanager
 def _bar(how: _Folder, count: int, mine: int) -> Iterator[Callable[[], object]]:
     """Shows how far a share is; of others the verb shows it."""
-    from tqdm import tqdm
-
     if not isinstance(how, Share):
         yield lambda: None
         return
     title = f"share {how.number} of {how.of}"
     before = len(range(how.number, count, how.of)) - mine
-    with tqdm(total=before + mine, initial=before, desc=title, unit=" tasks", disable=None) as bar:
+    with progress_bar()(total=before + mine, initial=before, desc=title, unit=" tasks", disable=None) as bar:
         yield bar.update
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from seqlake.abilities import Discards, KeepsFiles, OpensFiles, Renews, ability, storage_of
+from seqlake.bars import progress_bar
 from seqlake.conversion.parts import convert_part
 from seqlake.conversion.planning import (
     LEAST_ENCODED,
@@ -619,13 +620,11 @@ def _say_what_is_kept(error: BaseException, work: WorkFolder, keep: Keep) -> Non
 
 
 def _write_parts(planned: Plan, sink: Sink, work: WorkFolder, *, executor: Executor, progress: bool | None) -> None:
-    from tqdm import tqdm
-
     finished = work.receipts()
     tasks: Sequence[PartTask] = [task for task in planned.tasks if task.part not in finished]
     before = planned.rows - sum(task.rows for task in tasks)
     hidden = None if progress is None else not progress
-    with tqdm(total=planned.rows, initial=before, unit=" sequences", disable=hidden) as bar:
+    with progress_bar()(total=planned.rows, initial=before, unit=" sequences", disable=hidden) as bar:
         amount, total = sum(planned.bytes_of(part) for part in finished), planned.bytes_of(None)
 
         def done(task: PartTask, receipt: Any) -> None:

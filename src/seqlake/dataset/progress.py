@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
+from seqlake.bars import progress_bar
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -26,33 +28,27 @@ def enabled(wanted: bool | None, /) -> Iterator[None]:  # noqa: FBT001 - what th
 
 def over(items: Sequence[Item], what: str, /, *, unit: str = "shards") -> Iterator[Item]:
     """The items one by one; work of more than a second shows a bar."""
-    from tqdm import tqdm
-
     wanted = _SHOWN.get()
     hidden = None if wanted is None else not wanted
-    yield from tqdm(items, desc=what, unit=f" {unit}", delay=1, leave=False, disable=hidden)
+    yield from progress_bar()(items, desc=what, unit=f" {unit}", delay=1, leave=False, disable=hidden)
 
 
 @contextmanager
 def counting(total: int, what: str, /, *, unit: str) -> Iterator[Callable[..., object]]:
     """A function to be called for each of so many things that are done, or with how many; shown as `over` shows it."""
-    from tqdm import tqdm
-
     wanted = _SHOWN.get()
     hidden = None if wanted is None else not wanted
-    with tqdm(total=total, desc=what, unit=f" {unit}", delay=1, leave=False, disable=hidden) as bar:
+    with progress_bar()(total=total, desc=what, unit=f" {unit}", delay=1, leave=False, disable=hidden) as bar:
         yield bar.update
 
 
 @contextmanager
 def timing(seconds: float, what: str, /) -> Iterator[Callable[[float, str], None]]:
     """A function to be called with the seconds that passed and what there is to say; shown as `over` shows it."""
-    from tqdm import tqdm
-
     wanted = _SHOWN.get()
     hidden = None if wanted is None else not wanted
     form = "{desc}: {bar} {n:.0f}/{total:.0f} s{postfix}"
-    with tqdm(total=seconds, desc=what, bar_format=form, leave=False, disable=hidden, mininterval=0.2) as bar:
+    with progress_bar()(total=seconds, desc=what, bar_format=form, leave=False, disable=hidden, mininterval=0.2) as bar:
 
         def show(passed: float, text: str) -> None:
             bar.set_postfix_str(text, refresh=False)
@@ -71,12 +67,10 @@ def of_parts(parts: int, rows: int, nbytes: int, what: str, /) -> Iterator[Calla
         nbytes: Likewise.
         what: The verb.
     """
-    from tqdm import tqdm
-
     wanted = _SHOWN.get()
     hidden = None if wanted is None else not wanted
     ended = amount = 0
-    with tqdm(total=rows, desc=what, unit=" sequences", delay=1, leave=False, disable=hidden) as bar:
+    with progress_bar()(total=rows, desc=what, unit=" sequences", delay=1, leave=False, disable=hidden) as bar:
 
         def step(some: int, size: int) -> None:
             nonlocal ended, amount

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from seqlake import media
+from seqlake.bars import progress_bar
 from seqlake.errors import SeqlakeError
 from seqlake.spec.alignment import LOOKED_AT, Observed, on_clock, own_rate, rounding
 from seqlake.windows.edges import nearest
@@ -296,9 +297,8 @@ def _opened(source: Readable, files: MediaFiles, column: Column, wanted: dict[st
 
 def _counting(looked: Iterable[T], column: Column, count: int) -> Iterable[T]:
     """The same, with a bar where it takes long."""
-    from tqdm import tqdm
 
-    class Bar(tqdm):  # type: ignore[type-arg]  # generic for type checkers only
+    class Bar(progress_bar()):  # type: ignore[misc]
         monitor_interval = 0  # no thread of its own
 
     what = f"counting the frames of {column.name!r}"

@@ -19,6 +19,7 @@ import numpy as np
 
 from seqlake.abilities import KeepsDerived, ability
 from seqlake.arguments import DATASET, takes
+from seqlake.bars import progress_bar
 from seqlake.dataset.drawing.strips import is_pictures
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.statistics.chunks import declared_shape, each, kept_dtype, pieces, pieces_of
@@ -273,10 +274,8 @@ class _Scan:
         return [shards[start:stop] for start, stop in pairwise(cuts) if start < stop]
 
     def _bar(self, what: str) -> tqdm[Any]:
-        from tqdm import tqdm
-
         hidden = None if self.progress is None else not self.progress
-        return tqdm(total=len(self.source.shards()), desc=what, unit=" shards", disable=hidden)
+        return progress_bar()(total=len(self.source.shards()), desc=what, unit=" shards", disable=hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,8 +409,6 @@ def statistics_of(
         CorruptFileError, CorruptFrameError, DecodeError: A picture cannot be decoded.
         ValidationError: Pictures of 8 and of 16 bits, or with other channels, in one column; or of floats.
     """
-    from tqdm import tqdm
-
     excerpt = Excerpt.of(source)
     column = excerpt.schema[name]
     there = _there(excerpt, column)
@@ -420,7 +417,7 @@ def statistics_of(
     look = partial(_look, excerpt, name, most=max(1, FRAMES // max(len(chosen), 1)))
     hidden = None if progress is None else not progress
     total: _Counted | None = None
-    with tqdm(total=len(chosen), desc=f"pictures of {name}", unit=" sequences", disable=hidden) as bar:
+    with progress_bar()(total=len(chosen), desc=f"pictures of {name}", unit=" sequences", disable=hidden) as bar:
         rows_of = chosen.tolist()
         if executor is None:
             for counted in each(rows_of, look, workers=workers):
