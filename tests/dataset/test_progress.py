@@ -17,7 +17,7 @@ def slow(monkeypatch):
             seen.append(options["disable"])
             super().__init__(*args, **{**options, "delay": 0, "mininterval": 0})
 
-    monkeypatch.setattr(tqdm, "tqdm", Watched)
+    monkeypatch.setattr(progress, "progress_bar", lambda: Watched)
     return seen
 
 
