@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.similarity import vectors as lying
 from seqlake.errors import SchemaMismatchError, SequenceNotFoundError
 from seqlake.executors.processes import Processes
@@ -188,3 +189,14 @@ def test_ragged_vectors_are_refused(tmp_path) -> None:
         sl.nearest(sl.scan(table), "v", [1, 2])
     with pytest.raises(SchemaMismatchError, match="of 2 and of 1 numbers"):
         sl.duplicates(sl.scan(table), "v", on=Processes(workers=1))
+
+
+def test_wide_vectors_that_lie_side_by_side_are_read_where_they_are(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(lying, "_BLOCK", 64)  # less than one of them
+    monkeypatch.setattr(lying, "gather", lambda *_: pytest.fail("copied together, as scattered ones are"))
+    vectors = np.random.default_rng(6).normal(size=(60, 40)).astype(np.float32)
+    ds = sl.create(tmp_path / "ds", sl.Schema({"v": sl.Embedding(dim=40)}))
+    ds.append([{"sequence_id": f"{n:02d}", "v": row} for n, row in enumerate(vectors)])
+    (shard,) = lying.shard_vectors(Excerpt.of(ds), "v")
+    blocks = [block.copy() for piece in shard.flat() for _, block in piece.blocks()]
+    assert np.array_equal(np.concatenate(blocks), vectors)

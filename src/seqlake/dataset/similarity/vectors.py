@@ -142,7 +142,7 @@ def _wide(block: Floats) -> Floats:
 def _edges(start: Ints, nbytes: int) -> list[int]:
     """Where vectors of `nbytes` bytes do not lie side by side, and where those that do fill a block."""
     edges = [0, *(np.flatnonzero(np.diff(start) != nbytes) + 1).tolist(), len(start)]
-    most = max(1, _BLOCK // max(1, nbytes))
+    most = max(_SCATTERED, _BLOCK // max(1, nbytes))  # however wide they are, those side by side are not scattered
     if all(stop - first <= most for first, stop in itertools.pairwise(edges)):
         return edges
     return sorted({*edges, *range(0, len(start), most)})
