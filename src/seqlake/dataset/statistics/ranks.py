@@ -82,7 +82,8 @@ class QuantileSearch:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what it has seen, which another process has no use for: that looks with a `blank` one."""
-        return {name: value for name, value in vars(self).items() if name not in {"_lock", "_kept", "_counted"}}
+        made_anew = {"_lock", "_kept", "_counted", "_between"}
+        return {name: value for name, value in vars(self).items() if name not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=Lock())
