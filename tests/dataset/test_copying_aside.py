@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import wave
 from collections.abc import Callable
@@ -97,15 +98,14 @@ def test_a_fault_of_one_file_is_raised_and_leaves_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ds = sl.create(tmp_path / "ds", SCHEMA)
-    whole, calls = copying.put_file, 0
+    whole, calls = copying.put_file, itertools.count()
 
     def put_file(store: object, path: str, source: Path, /, *, link: bool) -> None:
-        nonlocal calls
-        calls += 1
-        if calls - 1 == which and fault == "full":
+        call = next(calls)
+        if call == which and fault == "full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         whole(store, path, source, link=link)  # type: ignore[arg-type]
-        if calls - 1 == which:
+        if call == which:
             with source.open("ab") as file:
                 file.write(b"more")
 

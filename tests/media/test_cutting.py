@@ -233,8 +233,8 @@ def test_a_clip_is_turned_as_a_decoder_says_where_none_was_asked(
     data = encode(codec, g="8", prepare=lambda stream: turn(stream, degrees) if degrees else None, **options)
     cutter = cutting.VideoCutter(source_of(data))
     first, stop = (int(one) for one in cutter._packets.boundaries.first[1:3])
-    asked, decode = [], indexing._turned
-    monkeypatch.setattr(indexing, "_turned", lambda *of: asked.append(of) or decode(*of))
+    asked, decode = [], indexing._turn_of_first
+    monkeypatch.setattr(indexing, "_turn_of_first", lambda *of: asked.append(of) or decode(*of))
     made = cutter.cut(tmp_path / "clip", start=first, stop=stop)
     assert (made.encoded, len(asked)) == (0, codec == "libx264")
     decoded = indexing.index(LocalBlob(tmp_path / "clip"))

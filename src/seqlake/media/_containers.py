@@ -216,9 +216,17 @@ def _whole_boxes(file: BlobBytes) -> int:
     return place or file.end
 
 
-class _Box(NamedTuple):
+class Box(NamedTuple):
+    """One box of an MP4 or MOV, ISO/IEC 14496-12, 4.2.
+
+    Attributes:
+        kind: Its four letters.
+        start: First byte of what it holds.
+        stop: The byte behind it.
+    """
+
     kind: bytes
-    start: int  # of what it holds
+    start: int
     stop: int
 
 
@@ -231,7 +239,7 @@ def check_tables(file: BlobBytes, location: str, /) -> None:
     """
     if file.between(4, 8) not in _FIRST:
         return
-    for number, box in enumerate(_boxes(file, 0, file.end)):
+    for number, box in enumerate(boxes_in(file, 0, file.end)):
         if number > _FAR and not file.mapped:
             return
         if box.kind in _INSIDE:
@@ -242,12 +250,12 @@ def display_matrix(file: BlobBytes, /) -> Ints | None:
     """[9] how an MP4 or MOV of one track turns its pictures, ISO/IEC 14496-12, 8.3.2; None where it cannot be told."""
     tracks = [
         track
-        for moov in _boxes(file, 0, file.end)
+        for moov in boxes_in(file, 0, file.end)
         if moov.kind == b"moov"
-        for track in _boxes(file, moov.start, moov.stop)
+        for track in boxes_in(file, moov.start, moov.stop)
         if track.kind == b"trak"
     ]
-    heads = [box for track in tracks for box in _boxes(file, track.start, track.stop) if box.kind == b"tkhd"]
+    heads = [box for track in tracks for box in boxes_in(file, track.start, track.stop) if box.kind == b"tkhd"]
     if len(tracks) != 1 or len(heads) != 1:
         return None
     (head,) = heads
@@ -256,7 +264,8 @@ def display_matrix(file: BlobBytes, /) -> Ints | None:
     return np.frombuffer(data, ">i4").astype(np.int64) if len(data) == 36 else None
 
 
-def _boxes(file: BlobBytes, place: int, stop: int) -> Iterator[_Box]:
+def boxes_in(file: BlobBytes, place: int, stop: int, /) -> Iterator[Box]:
+    """The boxes that follow each other from `place` to `stop`; one that is cut ends there."""
     while place + 8 <= stop:
         head = file.between(place, min(place + 16, stop))
         size, first = int.from_bytes(head[:4], "big"), place + 8
@@ -265,12 +274,12 @@ def _boxes(file: BlobBytes, place: int, stop: int) -> Iterator[_Box]:
         end = stop if size == 0 else place + size
         if end < first:
             return
-        yield _Box(head[4:8], first, min(end, stop))
+        yield Box(head[4:8], first, min(end, stop))
         place = end
 
 
-def _check(file: BlobBytes, outer: _Box, location: str, *, sound: bool = False) -> None:
-    inner = list(_boxes(file, outer.start, outer.stop))
+def _check(file: BlobBytes, outer: Box, location: str, *, sound: bool = False) -> None:
+    inner = list(boxes_in(file, outer.start, outer.stop))
     sound |= any(box.kind == b"hdlr" and file.between(box.start + 8, box.start + 12) == b"soun" for box in inner)
     boxes = {box.kind: box for box in inner}
     for box in inner:
@@ -284,14 +293,14 @@ def _check(file: BlobBytes, outer: _Box, location: str, *, sound: bool = False) 
         _check_samples(file, boxes, location, sound=sound)
 
 
-def _check_samples(file: BlobBytes, boxes: dict[bytes, _Box], location: str, *, sound: bool) -> None:
+def _check_samples(file: BlobBytes, boxes: dict[bytes, Box], location: str, *, sound: bool) -> None:
     """How many samples the tables of one track add up to; each takes a byte of the file, those of PCM perhaps less."""
     sizes = boxes.get(b"stsz", boxes.get(b"stz2"))
     count, nbytes = (0, 0) if sizes is None else _sizes(file, sizes, location)
-    runs = _rows(file, boxes.get(b"stts"), 2)
+    runs = table_of(file, boxes.get(b"stts"), 2)
     lasting = int(runs[:, 0].sum())
     chunks = max((_count(file, boxes[kind]) for kind in (b"stco", b"co64") if kind in boxes), default=0)
-    parts = _rows(file, boxes.get(b"stsc"), 3)
+    parts = table_of(file, boxes.get(b"stsc"), 3)
     placed = int((np.diff(parts[:, 0], append=chunks + 1).clip(0, chunks) * parts[:, 1]).sum())
     pcm = sound and runs[:, 1].tolist() == [1]
     most = _SHARE * file.end if pcm else file.end
@@ -305,11 +314,11 @@ def _check_samples(file: BlobBytes, boxes: dict[bytes, _Box], location: str, *, 
         PACKETS.hold(max(count, lasting), location, most=_SHARE * PACKETS.value, path=location)
 
 
-def _count(file: BlobBytes, box: _Box) -> int:
+def _count(file: BlobBytes, box: Box) -> int:
     return int.from_bytes(file.between(box.start + 4, min(box.start + 8, box.stop)), "big")
 
 
-def _declared(file: BlobBytes, box: _Box, taken: int, location: str) -> None:
+def _declared(file: BlobBytes, box: Box, taken: int, location: str) -> None:
     room = file.end if box.stop == file.end else box.stop - box.start  # of a file that was cut the rest is read
     if taken > room:
         raise CorruptFileError(
@@ -319,7 +328,7 @@ def _declared(file: BlobBytes, box: _Box, taken: int, location: str) -> None:
         )
 
 
-def _sizes(file: BlobBytes, box: _Box, location: str) -> tuple[int, int]:
+def _sizes(file: BlobBytes, box: Box, location: str) -> tuple[int, int]:
     """How many samples there are, and the bytes of all where they have one size; else the table holds their sizes."""
     head = file.between(box.start, min(box.start + 12, box.stop))
     common, count = int.from_bytes(head[4:8], "big"), int.from_bytes(head[8:12], "big")
@@ -329,8 +338,8 @@ def _sizes(file: BlobBytes, box: _Box, location: str) -> tuple[int, int]:
     return count, 0
 
 
-def _rows(file: BlobBytes, box: _Box | None, width: int) -> Ints:
-    """[entries, width] a table of numbers of 32 bits."""
+def table_of(file: BlobBytes, box: Box | None, width: int, /) -> Ints:
+    """[entries, width] a table of numbers of 32 bits behind its count; none where there is no box."""
     if box is None:
         return np.zeros((0, width), np.int64)
     count = min(_count(file, box), (box.stop - box.start - 8) // (4 * width))
@@ -338,7 +347,7 @@ def _rows(file: BlobBytes, box: _Box | None, width: int) -> Ints:
     return np.frombuffer(data, ">u4").astype(np.int64).reshape(-1, width)
 
 
-def _fragment(file: BlobBytes, box: _Box) -> int:
+def _fragment(file: BlobBytes, box: Box) -> int:
     """Bytes that the samples of a fragment take in its table; without fields of their own, at least one of the file."""
     flags, count = int.from_bytes(file.between(box.start + 1, box.start + 4), "big"), _count(file, box)
     fields = sum(1 for flag in _OPTIONAL if flags & flag)

@@ -144,11 +144,12 @@ def is_large(size: int) -> bool:
 class Aside:
     """Does work on a large file in other threads, while this one reads the next.
 
-    One thread copies, one makes packet indexes: two that do so hold the interpreter in turns, and take longer than one.
+    Two threads copy: while the disk takes what one has written, the other writes. One makes packet indexes: two that do
+    so hold the interpreter in turns, and take longer than one.
     """
 
     def __init__(self) -> None:
-        self._copies = ThreadPoolExecutor(1, thread_name_prefix="seqlake-copy")
+        self._copies = ThreadPoolExecutor(2, thread_name_prefix="seqlake-copy")
         self._indexes = ThreadPoolExecutor(1, thread_name_prefix="seqlake-index")
 
     def packets(self, path: Path, column: ColumnType | None, size: int) -> Callable[[], Mapping[int, bytes]]:

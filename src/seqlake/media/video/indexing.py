@@ -21,7 +21,7 @@ from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes
 from seqlake.media._containers import display_matrix, is_noted, open_container, refuse_encrypted
 from seqlake.media._limits import PACKETS, PIXELS, frame_pixels
-from seqlake.media.video import h264
+from seqlake.media.video import h264, tables
 from seqlake.media.video.codec import codec_name, in_sequence
 from seqlake.media.video.decoder import FrameReader
 from seqlake.media.video.demuxing import demuxed, in_one_piece, packet_reader, picture_streams
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Blob, Ints
 
+_UPRIGHT = (1, 0, 0, 1)
 _EXIF = b"Exif\0\0"
 _LOOK = 1 << 16  # packets, after which their number is compared with its limit
 _NOTHING_BESIDE = frozenset({"av1", "vp9"})  # codecs in which nothing but the container turns pictures
+_FIRST = 8  # packets that are asked for one by one before a container's tables are believed
 _NEAR = 32  # in Matroska a payload starts a few bytes after the place that is named
 
 
@@ -50,6 +52,7 @@ class _Packets:
     codec: str  # asked before anything is decoded: a decoder that failed forgets what it was
     h264: h264.Packets | None
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    others: NDArray[np.int64] | None = None  # [packets, 5] those after `rows`, which nobody asked one by one
     timed: bool = True  # every packet has a pts
     placed: bool = True
     begins: bool = True  # a picture comes out of the first key packet alone; not so of a gradual refresh
@@ -80,6 +83,19 @@ class _Packets:
             PACKETS.hold(len(self.rows), location, path=location)
         self.rows.append((max(offset, 0), length, time or 0, flags, crc32(data)))
 
+    def listed(self, file: BlobBytes, location: str) -> bool:
+        """Take the others from the container's own tables, where these tell the first ones as FFmpeg does."""
+        listed = tables.listed(file, self.codec)
+        if listed is None:
+            return False
+        PACKETS.hold(len(listed.pts), location, path=location)
+        flags = listed.key * (KEY | MARKED)
+        rows = np.stack([listed.offset, listed.length, listed.pts, flags, listed.crc], axis=1)
+        if not np.array_equal(rows[: len(self.rows)], self.rows):
+            return False
+        self.others = rows[len(self.rows) :]
+        return True
+
     def learn(self, packet: av.Packet[Any]) -> None:
         """What a note beside a packet changes from it on."""
         if packet.has_sidedata("new_extradata"):
@@ -101,6 +117,8 @@ def _place(named: int | None, data: bytes, file: BlobBytes) -> int:
 
 def index(blob: Blob, /, *, cut_from: PacketIndex | None = None) -> dict[int, PacketIndex]:
     """The packet index of every video stream of a file that FFmpeg has a decoder for; reads the file once.
+
+    Of an MP4 whose tables say everything FFmpeg is asked for the first packets alone.
 
     Args:
         blob: The file.
@@ -130,12 +148,12 @@ def index(blob: Blob, /, *, cut_from: PacketIndex | None = None) -> dict[int, Pa
             if packet.size:
                 packets, data = gathered[packet.stream_index], bytes(packet)
                 if packets.turn is None and packet.is_keyframe:
-                    packets.turn = None if cut_from is None else _turn_without(cut_from, packets, file)
-                    if packets.turn is None:
-                        _turned(packets, packet, data)
+                    packets.turn = _turn_without(cut_from, packets, file) or _turn_of_first(packets, packet, data)
                 if noted:
                     packets.learn(packet)
                 packets.add(packet, data, file, size, blob.location)
+                if len(packets.rows) == _FIRST and len(known) == 1 and packets.listed(file, blob.location):
+                    break
         met = {number: gathered[stream.index] for number, stream in known.items() if gathered[stream.index].rows}
         indexes = {number: _made(number, packets, size) for number, packets in met.items()}
     return {
@@ -166,11 +184,11 @@ def _begun(stream: VideoStream) -> _Packets:
     return _Packets(stream, codec, followed)
 
 
-def _turned(packets: _Packets, packet: av.Packet[Any], data: bytes) -> None:
-    """Learn the display matrix: FFmpeg puts it on decoded frames only, so the first key packet is decoded."""
+def _turn_of_first(packets: _Packets, packet: av.Packet[Any], data: bytes) -> tuple[int, int, int, int]:
+    """How pictures are turned: FFmpeg puts the display matrix on decoded frames only, so a key packet is decoded."""
     import av
 
-    packets.turn, packets.begins = (1, 0, 0, 1), False
+    packets.begins = False
     codec = packets.stream.codec_context
     if not codec.is_open:
         codec.thread_count = 1  # to start others costs more than one picture
@@ -183,11 +201,12 @@ def _turned(packets: _Packets, packet: av.Packet[Any], data: bytes) -> None:
         packets.begins = bool(frames)
         matrix = frames[0].side_data.get("DISPLAYMATRIX") if frames else None
     except (av.FFmpegError, ValueError):  # ValueError: such notes of a TIFF, a PNG or a WebP
-        return
+        return _UPRIGHT
     finally:
         codec.flush_buffers()
-    if matrix is not None:
-        packets.turn = _turn_of(np.frombuffer(bytes(cast("memoryview", matrix)), "=i4")) or packets.turn
+    if matrix is None:
+        return _UPRIGHT
+    return _turn_of(np.frombuffer(bytes(cast("memoryview", matrix)), "=i4")) or _UPRIGHT
 
 
 def _turn_of(matrix: Ints) -> tuple[int, int, int, int] | None:
@@ -198,8 +217,10 @@ def _turn_of(matrix: Ints) -> tuple[int, int, int, int] | None:
     return cast("tuple[int, int, int, int]", signs) if quarters else None
 
 
-def _turn_without(cut_from: PacketIndex, packets: _Packets, file: BlobBytes) -> tuple[int, int, int, int] | None:
+def _turn_without(cut_from: PacketIndex | None, packets: _Packets, file: BlobBytes) -> tuple[int, int, int, int] | None:
     """How pictures are turned where no packet can say that, of a codec whose packets were decoded before."""
+    if cut_from is None:
+        return None
     stream = cut_from.stream
     if packets.codec not in _NOTHING_BESIDE or packets.codec != stream.codec or stream.proof != "times":
         return None
@@ -209,7 +230,8 @@ def _turn_without(cut_from: PacketIndex, packets: _Packets, file: BlobBytes) -> 
 
 def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
     stream, codec = packets.stream, packets.stream.codec_context
-    offset, length, pts, flags, crc = (np.array(column) for column in zip(*packets.rows, strict=True))
+    rows = np.array(packets.rows, np.int64)
+    offset, length, pts, flags, crc = (rows if packets.others is None else np.concatenate([rows, packets.others])).T
     return PacketIndex(
         stream=StreamInfo(
             number=number,
@@ -222,7 +244,7 @@ def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
             time_base=Fraction(stream.time_base or 1),
             rate=Fraction(stream.average_rate or stream.base_rate or 0),
             tags=(int(codec.color_range), int(codec.colorspace), int(codec.color_primaries), int(codec.color_trc)),
-            turn=packets.turn or (1, 0, 0, 1),
+            turn=packets.turn or _UPRIGHT,
             size=size,
             placed=packets.placed,
             changes=tuple(packets.changes),
@@ -230,9 +252,9 @@ def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
             depth=codec.bits_per_coded_sample,
             palettes=tuple(packets.palettes),
         ),
-        offset=offset,
-        length=length,
-        pts=pts,
+        offset=offset.copy(),
+        length=length.copy(),
+        pts=pts.copy(),
         flags=flags.astype(np.uint8),
         crc=crc.astype(np.uint32),
     )
