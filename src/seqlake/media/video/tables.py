@@ -39,7 +39,7 @@ _BITS = 56  # of a size
 _VP9_PROFILE, _VP9_OF_OTHERS = 0b0011_0000, 0b0000_1100  # bits of a packet's first byte
 
 
-class Packets(NamedTuple):
+class ListedPackets(NamedTuple):
     """All packets of one stream in decoding order.
 
     Attributes:
@@ -61,7 +61,7 @@ class _Unlike(Exception):  # noqa: N818 - no error: a file of another kind
     """It is no file whose tables say everything."""
 
 
-def listed(file: BlobBytes, codec: str, /) -> Packets | None:
+def listed(file: BlobBytes, codec: str, /) -> ListedPackets | None:
     """The packets of an MP4's only track; None where its tables do not say everything, or say otherwise than packets.
 
     Args:
@@ -70,7 +70,7 @@ def listed(file: BlobBytes, codec: str, /) -> Packets | None:
     """
     try:
         offset, length, pts, key = _samples(file, codec)
-        return Packets(offset, length, pts, key, _checksums(file, offset, length, key, _BEGINS.get(codec)))
+        return ListedPackets(offset, length, pts, key, _checksums(file, offset, length, key, _BEGINS.get(codec)))
     except (_Unlike, IndexError):  # IndexError: an AV1 packet that ends before its first frame
         return None
 
