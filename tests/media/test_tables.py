@@ -13,6 +13,7 @@ import pytest
 from seqlake.errors import DecodeError, SeqlakeError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.media.video import demuxing, indexing, tables
+from seqlake.media.video.packets import DAMAGED
 
 from . import clips
 from .mutations import changed
@@ -33,6 +34,11 @@ KINDS: dict[str, Callable[[], bytes]] = {
         "libx265", times=UNEVEN, **{"x265-params": "keyint=6:bframes=2:log-level=none"}
     ),
     "vp9": lambda: clips.encode("libvpx-vp9", g="10", deadline="realtime"),
+    "h264": lambda: clips.encode(g="10", bf="0", sc_threshold="0"),
+    "h264, reordered": lambda: clips.encode(g="12", bf="3", muxer={"movflags": "+faststart"}),
+    "h264, with messages": lambda: clips.encode(
+        g="10", **{"x264-params": "nal-hrd=vbr:vbv-maxrate=900:vbv-bufsize=900"}
+    ),
 }
 TABLES = [b"stts", b"ctts", b"stss", b"stsc", b"stsz", b"stco", b"elst", b"mdhd", b"mvhd", b"stsd", b"tkhd"]
 
@@ -206,7 +212,7 @@ def test_where_tables_do_not_say_everything_packets_are_asked(
     assert asked[0] == asked[1] > 8
 
 
-@pytest.mark.parametrize("kind", ["cut off", "fragmented", "several streams", "matroska"])
+@pytest.mark.parametrize("kind", ["cut off", "fragmented", "several streams", "matroska", "open groups", "refreshed"])
 def test_other_files_are_asked_for_packets(kind: str, monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> None:
     match kind:
         case "cut off":
@@ -215,6 +221,10 @@ def test_other_files_are_asked_for_packets(kind: str, monkeypatch: pytest.Monkey
             data = clips.encode("libsvtav1", preset="12", g="10", muxer={"movflags": "frag_keyframe+empty_moov"})
         case "several streams":
             data = clips.several()
+        case "open groups":
+            data = clips.encode(bf="2", g="10", **{"x264-params": "open-gop=1"})
+        case "refreshed":
+            data = clips.encode(**{"x264-params": "intra-refresh=1:keyint=10"})
         case _:
             data = clips.encode("libsvtav1", container="matroska", preset="12", g="10")
     expected = by_packets(data, monkeypatch)
@@ -244,7 +254,20 @@ def test_changed_tables_say_what_packets_say(kind: str, monkeypatch: pytest.Monk
         assert same(indexed(spoiled), by_packets(spoiled, monkeypatch)), seed
 
 
-@pytest.mark.parametrize("kind", ["av1", "vp9"])
+def test_a_lost_picture_of_h264_is_noted(monkeypatch: pytest.MonkeyPatch, asked: list[int]) -> None:
+    data = made("h264")
+    packets = indexing.index(MemoryBlob(data))[0]
+    one = bytearray(data)
+    start = int(packets.offset[23])
+    one[start + 4 : start + 9] = bytes([9, 240, 0, 0, 0])  # nothing but a delimiter
+    asked.clear()
+    expected = by_packets(bytes(one), monkeypatch)
+    assert same(indexed(bytes(one)), expected)
+    assert asked == [41, 41, 8, 41]  # all are asked once more, since it is decoded
+    assert expected[0].flags[24] & DAMAGED
+
+
+@pytest.mark.parametrize("kind", ["av1", "vp9", "h264", "h264, with messages"])
 def test_changed_packets_are_key_packets_as_ffmpeg_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = made(kind)
     places = indexing.index(MemoryBlob(data))[0].offset.tolist()

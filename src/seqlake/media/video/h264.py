@@ -14,10 +14,12 @@ from seqlake.errors import DecodeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SLICE, _IDR, _SPS, _PPS = 1, 5, 7, 8
+_SLICE, _IDR, _SEI, _SPS, _PPS = 1, 5, 6, 7, 8
+_RECOVERY = 6  # a kind of message in an SEI unit, D.1.8
 _HEAD = 40  # bytes of a unit in which all that is asked for lies
 _CHROMA = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})  # of profiles, 7.3.2.1.1
 _START = b"\0\0\0\1"
+_ESCAPE, _ESCAPED = b"\0\0\3", b"\0\0"  # 7.4.1
 _MOST = 32  # numbers of sequence parameter sets
 
 
@@ -26,9 +28,14 @@ class Packets:
 
     Args:
         extradata: Parameter sets as the container holds them.
+
+    Attributes:
+        recovers: Whether the newest packet may say that pictures are right some time after it, so that FFmpeg takes it
+            for a key packet.
     """
 
     def __init__(self, extradata: bytes, /) -> None:
+        self.recovers: bool = False
         self._width = length_bytes(extradata)
         self._largest: dict[int, int] = {}  # parameter set -> modulus of frame numbers; 0: gaps are allowed
         self._sets: dict[int, int] = {}  # picture parameter set -> sequence parameter set
@@ -37,7 +44,7 @@ class Packets:
             for unit in _parameter_sets(extradata):
                 self._learn(unit)
 
-    def see(self, data: bytes, /) -> tuple[bool, bool]:
+    def see(self, data: bytes | memoryview, /) -> tuple[bool, bool]:
         """The next packet.
 
         Returns:
@@ -45,10 +52,13 @@ class Packets:
             point, and what follows one refers to the past in its reference marking, if not in its pixels. And whether
             a picture that it should refer to was lost.
         """
-        for unit in _delimited(data) if self._width is None else _prefixed(data, self._width):
+        self.recovers = False
+        for unit in _delimited(bytes(data)) if self._width is None else _prefixed(data, self._width):
             kind = unit[0] & 31
             if kind in {_SLICE, _IDR}:
                 return kind == _IDR, self._lost(unit, kind)
+            if kind == _SEI:
+                self.recovers |= _may_recover(unit)
             self._learn(unit)
         return False, False
 
@@ -105,11 +115,27 @@ def _largest_number(bits: _Bits) -> tuple[int, int]:
     return number, 0 if bits.take(1) else largest
 
 
+def _may_recover(unit: bytes) -> bool:
+    """Whether a recovery point is among the messages of an SEI unit, 7.3.2.3; also where they cannot all be seen."""
+    unit, place = unit.replace(_ESCAPE, _ESCAPED), 1
+    while place + 2 < len(unit):
+        kind = size = 0
+        while place < len(unit) and unit[place] == 255:
+            kind, place = kind + 255, place + 1
+        kind, place = kind + (unit[place] if place < len(unit) else 0), place + 1
+        while place < len(unit) and unit[place] == 255:
+            size, place = size + 255, place + 1
+        if kind == _RECOVERY or place >= len(unit):
+            return True
+        place += 1 + size + unit[place]
+    return place >= len(unit)
+
+
 class _Bits:
     """The head of a unit bit by bit."""
 
     def __init__(self, data: bytes, /) -> None:
-        data = data[:_HEAD].replace(b"\0\0\3", b"\0\0")
+        data = data[:_HEAD].replace(_ESCAPE, _ESCAPED)
         self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)
 
     def take(self, count: int) -> int:
@@ -126,12 +152,12 @@ class _Bits:
         return self.take(2 * zeros + 1) - 1
 
 
-def _prefixed(data: bytes, width: int) -> Iterator[bytes]:
+def _prefixed(data: bytes | memoryview, width: int) -> Iterator[bytes]:
     """The units of a packet, each behind its length."""
     place = 0
     while place + width < len(data):
         size = int.from_bytes(data[place : place + width], "big")
-        yield data[place + width : place + width + min(max(size, 1), 4 * _HEAD)]
+        yield bytes(data[place + width : place + width + min(max(size, 1), 4 * _HEAD)])
         place += width + size
 
 

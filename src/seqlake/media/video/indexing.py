@@ -85,12 +85,11 @@ class _Packets:
 
     def listed(self, file: BlobBytes, location: str) -> bool:
         """Take the others from the container's own tables, where these tell the first ones as FFmpeg does."""
-        listed = tables.listed(file, self.codec)
+        listed = tables.listed(file, self.codec, bytes(self.stream.codec_context.extradata or b""))
         if listed is None:
             return False
         PACKETS.hold(len(listed.pts), location, path=location)
-        flags = listed.key * (KEY | MARKED)
-        rows = np.stack([listed.offset, listed.length, listed.pts, flags, listed.crc], axis=1)
+        rows = np.stack([listed.offset, listed.length, listed.pts, listed.flags, listed.crc], axis=1)
         if not np.array_equal(rows[: len(self.rows)], self.rows):
             return False
         self.others = rows[len(self.rows) :]

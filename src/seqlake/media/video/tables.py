@@ -13,6 +13,8 @@ import numpy as np
 
 from seqlake.files.checksums import crc32
 from seqlake.media._containers import boxes_in, table_of
+from seqlake.media.video import h264
+from seqlake.media.video.packets import DAMAGED, KEY, MARKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
     from seqlake.media._containers import Box
     from seqlake.protocols import Ints
 
-# Beside H.264, whose parser tells key packets by what a stream says of its recovery.
-_CODECS = {b"av01": "av1", b"hvc1": "hevc", b"hev1": "hevc", b"vp09": "vp9"}
+_CODECS = {b"avc1": "h264", b"avc3": "h264", b"av01": "av1", b"hvc1": "hevc", b"hev1": "hevc", b"vp09": "vp9"}
 _PLAIN = frozenset({b"stsd", b"stts", b"ctts", b"stss", b"stsc", b"stsz", b"stco", b"co64", b"sdtp"})
 _SAMPLE = 8  # bytes of a table of sample kinds before the first of them
 _LONGEST = 1 << 31  # ticks that FFmpeg takes for a duration
@@ -46,14 +47,14 @@ class ListedPackets(NamedTuple):
         offset: [packets] first byte in the file.
         length: [packets] bytes.
         pts: [packets] when its frame is shown, in ticks of the track.
-        key: [packets] whether decoding may begin there.
+        flags: [packets] `KEY`, `MARKED` and `DAMAGED` of an index.
         crc: [packets] CRC-32 of the bytes.
     """
 
     offset: Ints
     length: Ints
     pts: Ints
-    key: NDArray[np.bool_]
+    flags: NDArray[np.uint8]
     crc: NDArray[np.uint32]
 
 
@@ -61,18 +62,22 @@ class _Unlike(Exception):  # noqa: N818 - no error: a file of another kind
     """It is no file whose tables say everything."""
 
 
-def listed(file: BlobBytes, codec: str, /) -> ListedPackets | None:
+def listed(file: BlobBytes, codec: str, extradata: bytes, /) -> ListedPackets | None:
     """The packets of an MP4's only track; None where its tables do not say everything, or say otherwise than packets.
 
     Args:
         file: All of it is read.
         codec: As FFmpeg calls it.
+        extradata: Parameter sets as the container holds them.
     """
     try:
         offset, length, pts, key = _samples(file, codec)
-        return ListedPackets(offset, length, pts, key, _checksums(file, offset, length, key, _BEGINS.get(codec)))
-    except (_Unlike, IndexError):  # IndexError: an AV1 packet that ends before its first frame
+        flags, crc = _looked_at(
+            file, offset, length, key, _of_h264(extradata) if codec == "h264" else _LOOKS.get(codec)
+        )
+    except (_Unlike, IndexError):  # IndexError: a packet that ends before its first frame
         return None
+    return ListedPackets(offset, length, pts, flags, crc)
 
 
 def _hold(*conditions: bool) -> None:
@@ -200,11 +205,12 @@ def _keys(file: BlobBytes, box: Box | None, count: int) -> NDArray[np.bool_]:
     return key
 
 
-def _checksums(
-    file: BlobBytes, offset: Ints, length: Ints, key: NDArray[np.bool_], begins: Callable[[memoryview], bool] | None
-) -> NDArray[np.uint32]:
-    """[packets] CRC-32 of each, read in one go; key packets are held against what they say themselves."""
+def _looked_at(
+    file: BlobBytes, offset: Ints, length: Ints, key: NDArray[np.bool_], look: Callable[[memoryview], int] | None
+) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+    """[packets] flags and CRC-32 of each, read in one go; the table of key packets is held against them."""
     sums: list[int] = []
+    flags: list[int] = []
     ends = offset + length
     first = 0
     while first < len(offset):
@@ -213,21 +219,38 @@ def _checksums(
         places = (offset[first:last] - offset[first]).tolist()
         packets = [data[place : place + size] for place, size in zip(places, length[first:last].tolist(), strict=True)]
         sums += map(crc32, packets)
-        if begins is not None:
-            _hold([begins(packet) for packet in packets] == key[first:last].tolist())
+        if look is not None:
+            flags += map(look, packets)
+            _hold(np.array_equal(np.array(flags[first:last]) & KEY > 0, key[first:last]))
         first = last
-    return np.array(sums, np.uint32)
+    return np.array(flags, np.uint8) if look else (key * (KEY | MARKED)).astype(np.uint8), np.array(sums, np.uint32)
 
 
-def _vp9_begins(packet: memoryview) -> bool:
-    """Whether a VP9 packet is a key frame, 6.2 of its bitstream specification."""
+def _of_h264(extradata: bytes) -> Callable[[memoryview], int]:
+    width = h264.length_bytes(extradata)
+    packets = h264.Packets(extradata)
+
+    def look(packet: memoryview) -> int:
+        """Only an IDR picture is a key frame here: of a recovery point, or of units cut short, FFmpeg decides."""
+        place = 0
+        while width is not None and place < len(packet):
+            place += width + int.from_bytes(packet[place : place + width], "big")
+        anew, lost = packets.see(packet)
+        _hold(place == len(packet), anew or not packets.recovers)
+        return KEY | MARKED if anew else DAMAGED * lost
+
+    return look
+
+
+def _of_vp9(packet: memoryview) -> int:
+    """6.2 of its bitstream specification."""
     head = packet[0]
     _hold(head & _VP9_PROFILE != _VP9_PROFILE)  # the fourth, which has another head
-    return not head & _VP9_OF_OTHERS
+    return 0 if head & _VP9_OF_OTHERS else KEY | MARKED
 
 
-def _av1_begins(packet: memoryview) -> bool:
-    """Whether the first frame of an AV1 packet is a key frame that is shown, 5.3 and 5.9.2."""
+def _of_av1(packet: memoryview) -> int:
+    """Whether the first frame is a key frame that is shown, 5.3 and 5.9.2."""
     place = 0
     for _ in range(_UNITS):
         head, place, size, shift = packet[place], place + 1, 0, 0
@@ -238,11 +261,14 @@ def _av1_begins(packet: memoryview) -> bool:
         if head & _LAYERED:
             break
         if head >> 3 & 15 in _FRAMES:
-            return packet[place] >> 4 == _SHOWN_KEY
+            return KEY | MARKED if packet[place] >> 4 == _SHOWN_KEY else 0
         if not head & _SIZED:
             break
         place += size
     raise _Unlike
 
 
-_BEGINS = {"av1": _av1_begins, "vp9": _vp9_begins}  # FFmpeg asks the packets of these; of HEVC it believes the table
+_LOOKS = {
+    "av1": _of_av1,
+    "vp9": _of_vp9,
+}  # FFmpeg asks the packets of these and of H.264; of HEVC it believes the table

@@ -492,14 +492,13 @@ export class SplitTrack {
 
 /** Sound: sought and nudged like a video, but nobody waits for a frame of it. */
 export class SoundTrack {
-  constructor(audio, { offset = 0, hz, seconds }) {
+  constructor(audio, { hz, seconds }) {
     this.audio = audio;
-    this.offset = offset;
     this.hz = hz;
     this.seconds = seconds;
   }
 
-  time(position) { return Math.max(0, position / this.hz + this.offset); }
+  time(position) { return position / this.hz; }
   settle(step) { if (!this.audio.paused) this.audio.pause(); if (this.audio.readyState > 0) this.audio.currentTime = this.time(step); }
   settled() { return true; }
 
