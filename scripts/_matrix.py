@@ -39,6 +39,7 @@ BASE = [
     "tests/shards/test_reading.py",
     "tests/shards/parquet/test_writing.py",
     "tests/media/test_video.py",
+    "tests/media/test_tables.py",
     "tests/media/test_audio.py",
     "tests/media/test_encoding.py",
     "tests/media/test_containers.py",

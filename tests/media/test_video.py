@@ -464,6 +464,16 @@ def test_damage_raises_or_gives_the_same_pixels_by_every_way(name: str, seed: in
             assert planes is None or expected is None or all(map(np.array_equal, planes, expected)), number
 
 
+def test_damage_of_av1_gives_the_same_index_each_time() -> None:
+    # Several threads of FFmpeg 9 raised for the damaged packet, or for all that came.
+    data = bytearray(clips.encode("libsvtav1", preset="12", g="10"))
+    place = int(PacketIndex.from_bytes(video.index(Source(blob=bytes(data), column=Video()))[0]).offset[0]) + 30
+    data[place : place + 4] = b"\xff" * 4
+    made = {video.index(Source(blob=bytes(data), column=Video()))[0] for _ in range(12)}
+    assert len(made) == 1
+    assert np.count_nonzero(PacketIndex.from_bytes(made.pop()).flags & HIDDEN) <= 10
+
+
 def test_a_damaged_head_of_a_container_is_an_error() -> None:
     data = bytearray(clip("h264 with B-frames"))
     sizes = data.index(b"stsz") + 16

@@ -34,9 +34,10 @@ _PROFILE = {
     "x264-params": "open-gop=0:threads=1",
 }
 _PROFILES = {"libx264": _PROFILE, "libx265": {"x265-params": "log-level=error"}}
-# Of grey of more than 8 bits: depth, of which nothing may be lost unless it is asked for.
+# Of grey of more than 8 bits: depth, of which nothing may be lost unless it is asked for. x265 loses something of pictures
+# that refer to others, of one short clip in a hundred, at their edges: so each is alone.
 _LOSSLESS = {
-    "libx265": {"x265-params": "lossless=1:bframes=0:open-gop=0:pools=1:frame-threads=1:log-level=error"},
+    "libx265": {"x265-params": "lossless=1:keyint=1:bframes=0:open-gop=0:pools=1:frame-threads=1:log-level=error"},
     "ffv1": {"slicecrc": "1"},
 }
 _TV, _FULL, _BT709 = 1, 2, 1  # as FFmpeg numbers them
@@ -65,7 +66,8 @@ class Encoding:
             short random windows; 2 and 4 take two to three times the bytes and gain little.
         pixel_format: FFmpeg's name, of 8 bits a sample; by default `yuv420p`, and `yuv444p` where width or height is
             odd. `yuv444p` keeps all colour detail, for more bytes. Grey of 8 to 16 bits (`gray`, `gray16le`) takes
-            frames of one channel and stores their numbers as they are; FFV1 and libx265 lose none of them.
+            frames of one channel and stores their numbers as they are; FFV1 and libx265 lose none of them (and
+            libx265 makes each frame a keyframe).
         options: Options of the encoder, on top of the training profile (`preset` veryfast, `tune` fastdecode, `crf` 23,
             no B-frames) where it is libx264, and alone for any other.
 
@@ -163,9 +165,7 @@ class Encoding:
         import av
 
         twelve = plain(pixel_format) == "gray12" and "libx265" in av.codecs_available
-        return Encoding(
-            codec="libx265" if twelve else "ffv1", keyframe_every=2 if twelve else 1, pixel_format=pixel_format
-        )
+        return Encoding(codec="libx265" if twelve else "ffv1", keyframe_every=1, pixel_format=pixel_format)
 
 
 def _is_grey(pixel_format: str) -> bool:

@@ -141,7 +141,7 @@ def _blocks(container: InputContainer, stream: AudioStream, start: int, stop: in
     """[1, samples x channels] interleaved samples in blocks of one size, the last may be shorter."""
     waiting: NDArray[Any] | None = None
     width, place = stream.channels, 0
-    stream.codec_context.thread_type = "NONE"
+    stream.codec_context.thread_type, stream.codec_context.thread_count = "NONE", 1
     for frame in container.decode(stream):
         values = frame.to_ndarray()
         first, last = max(0, start - place), min(frame.samples, stop - place)

@@ -325,7 +325,7 @@ def _open_stream(source: Source) -> Iterator[tuple[InputContainer, AudioStream]]
             raise DecodeError(f"{blob.location}: this FFmpeg has no decoder for its sound. Encode it anew.")
         if stream.rate > FASTEST:
             raise DecodeError(f"{blob.location} has {stream.rate} samples a second; at most {FASTEST} are read.")
-        stream.codec_context.thread_type = "NONE"
+        stream.codec_context.thread_type, stream.codec_context.thread_count = "NONE", 1
         for other in container.streams:
             if other is not stream:
                 other.discard = Discard.all  # packets of pictures need not be read

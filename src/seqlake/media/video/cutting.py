@@ -334,7 +334,8 @@ def _encoder(decoder: VideoDecoder, first: int, number: int) -> VideoCodecContex
         x264 = f"open-gop=0:threads=1:sps-id={number}:interlaced={int(frame.interlaced_frame)}"
         own_options = {"x264-params": x264} if stream.codec == "h264" else {}
         if stream.codec == "hevc" and decoder.codes:  # of which none may change
-            own_options = {"x265-params": f"{options['x265-params']}:lossless=1"}
+            # Each picture alone: of those that refer to others x265 loses something.
+            own_options = {"x265-params": f"{options['x265-params']}:lossless=1:keyint=1"}
         codec.options = options | own_options
         with kept_priority():
             codec.open()

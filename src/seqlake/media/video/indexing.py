@@ -331,7 +331,8 @@ def _played(one: PacketIndex, blob: Blob) -> dict[int, int]:
     played: dict[int, int] = {}
     with open_container(BlobBytes(blob), blob.location) as container:
         stream = picture_streams(container)[one.stream.number]
-        stream.codec_context.thread_type = "NONE"
+        # One thread: of damaged AV1 several give out other pictures each time (FFmpeg 9).
+        stream.codec_context.thread_type, stream.codec_context.thread_count = "NONE", 1
         number = -1
         for packet in demuxed(container, [stream], blob.location):
             if packet.size:
