@@ -34,8 +34,8 @@ _PROFILE = {
     "x264-params": "open-gop=0:threads=1",
 }
 _PROFILES = {"libx264": _PROFILE, "libx265": {"x265-params": "log-level=error"}}
-# Of grey of more than 8 bits: depth, of which nothing may be lost unless it is asked for. Of pictures that refer to others
-# x265 loses something at their edges, of one short clip in a hundred: so each is alone.
+# Of grey of more than 8 bits: depth, of which nothing may be lost unless it is asked for. Of pictures that refer to
+# others x265 loses something at their edges, of one short clip in a hundred: so each is alone.
 _LOSSLESS = {
     "libx265": {"x265-params": "lossless=1:keyint=1:bframes=0:open-gop=0:pools=1:frame-threads=1:log-level=error"},
     "ffv1": {"slicecrc": "1"},
