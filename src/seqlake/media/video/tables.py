@@ -268,7 +268,5 @@ def _of_av1(packet: memoryview) -> int:
     raise _Unlike
 
 
-_LOOKS = {
-    "av1": _of_av1,
-    "vp9": _of_vp9,
-}  # FFmpeg asks the packets of these and of H.264; of HEVC it believes the table
+# What packets say themselves, as FFmpeg asks them; of H.264 it depends on earlier ones, of HEVC the table is believed.
+_LOOKS = {"av1": _of_av1, "vp9": _of_vp9}
