@@ -13,6 +13,7 @@ import pytest
 
 from seqlake.errors import DecodeError, SeqlakeError
 from seqlake.files.blobs import MemoryBlob
+from seqlake.media import _bytes
 from seqlake.media.video import demuxing, indexing, tables
 from seqlake.media.video.packets import DAMAGED
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from seqlake.media.video.packets import PacketIndex
+    from seqlake.protocols import Ints
 
 UNEVEN = [0, 1, 2, 4, 7, 8, 9, 10, 12, 20, 21, 22, 23, 24, 25, 26, 30, 31]
 KINDS: dict[str, Callable[[], bytes]] = {
@@ -239,6 +241,32 @@ def test_other_files_are_asked_for_packets(kind: str, monkeypatch: pytest.Monkey
     expected = by_packets(data, monkeypatch)
     assert same(indexed(data), expected)
     assert asked[0] == asked[1] > 8
+
+
+class _Far:
+    """Bytes that are had by request alone."""
+
+    def __init__(self, data: bytes) -> None:
+        self._blob = MemoryBlob(data)
+        self.location, self.size, self.token = self._blob.location, self._blob.size, self._blob.token
+        self.requests = 0
+
+    def view(self) -> None:
+        return None
+
+    def ranges(self, starts: Ints, stops: Ints) -> list[memoryview]:
+        self.requests += 1
+        return self._blob.ranges(starts, stops)
+
+
+def test_a_file_in_fragments_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bytes, "_BLOCK", 512)
+    muxer = {"movflags": "frag_keyframe+empty_moov"}
+    blobs = [_Far(clips.encode("libsvtav1", preset="12", g="2", muxer=muxer)) for _ in range(2)]
+    assert indexing.index(blobs[0])
+    monkeypatch.setattr(tables, "listed", lambda *_: None)
+    assert indexing.index(blobs[1])
+    assert blobs[0].requests <= blobs[1].requests + 3  # for the head again
 
 
 def test_no_more_packets_than_the_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from seqlake.media.video import h264
 from seqlake.media.video.packets import DAMAGED, KEY, MARKED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _CODECS = {b"avc1": "h264", b"avc3": "h264", b"av01": "av1", b"hvc1": "hevc", b"hev1": "hevc", b"vp09": "vp9"}
 _PLAIN = frozenset({b"stsd", b"stts", b"ctts", b"stss", b"stsc", b"stsz", b"stco", b"co64", b"sdtp"})
+_MOST = 64  # outermost boxes of a file
 _SAMPLE = 8  # bytes of a table of sample kinds before the first of them
 _LONGEST = 1 << 31  # ticks that FFmpeg takes for a duration
 _FARTHEST = 1 << 28  # ticks that it believes a picture to be moved by
@@ -100,9 +101,8 @@ def _number(file: BlobBytes, place: int, size: int = 4) -> int:
 
 
 def _samples(file: BlobBytes, codec: str) -> tuple[Ints, Ints, Ints, NDArray[np.bool_]]:
-    top = list(boxes_in(file, 0, file.end))
-    head = _inside(file, _only(top, b"moov"))
-    _hold(not any(box.kind == b"moof" for box in top), not any(box.kind == b"mvex" for box in head))
+    head = _inside(file, _only(list(_top(file)), b"moov"))
+    _hold(not any(box.kind == b"mvex" for box in head))
     track = _inside(file, _only(head, b"trak"))
     media = _inside(file, _only(track, b"mdia"))
     tables = _inside(file, _only(_inside(file, _only(media, b"minf")), b"stbl"))
@@ -116,6 +116,13 @@ def _samples(file: BlobBytes, codec: str) -> tuple[Ints, Ints, Ints, NDArray[np.
         ticks = _ticks(file, _only(media, b"mdhd")), _ticks(file, _only(head, b"mvhd"))
         pts -= _begin(file, _inside(file, edits[0]), pts, *ticks)
     return _offsets(file, boxes, length), length, pts, _keys(file, boxes.get(b"stss"), len(length))
+
+
+def _top(file: BlobBytes) -> Iterator[Box]:
+    """The outermost boxes; the first fragment ends it, since to look at the head of each may cost a request."""
+    for number, box in enumerate(boxes_in(file, 0, file.end)):
+        _hold(box.kind != b"moof", number < _MOST)
+        yield box
 
 
 def _codec(file: BlobBytes, kinds: Box) -> str | None:
