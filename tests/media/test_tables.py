@@ -14,7 +14,7 @@ import pytest
 from seqlake.errors import DecodeError, SeqlakeError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.media import _bytes
-from seqlake.media.video import demuxing, indexing, tables
+from seqlake.media.video import demuxing, h264, indexing, tables
 from seqlake.media.video.packets import DAMAGED
 
 from . import clips
@@ -303,6 +303,22 @@ def test_a_lost_picture_of_h264_is_noted(monkeypatch: pytest.MonkeyPatch, asked:
     assert same(indexed(bytes(one)), expected)
     assert asked == [41, 41, 8, 41]  # all are asked once more, since it is decoded
     assert expected[0].flags[24] & DAMAGED
+
+
+@pytest.mark.parametrize(("messages", "recovers"), [
+    (bytes([1, 2, 9, 9]), False),
+    (bytes([1, 2, 9, 9, 6, 1, 64]), True),
+    (bytes([5, 155]) + bytes([7]) * 155 + bytes([6, 1, 64]), True),  # the second begins where the unit is no longer seen
+    (bytes([5, 255, 60]) + bytes([7]) * 315, True),
+    (bytes([5, 40, 1]), True),  # longer than its unit
+])  # fmt: skip
+def test_a_message_of_h264_may_be_a_recovery_point(messages: bytes, recovers: bool) -> None:
+    units = [b"\x06" + messages + b"\x80", b"\x41\x9a\x00\x00"]
+    packets = h264.Packets(b"\x01d\x00\x0a\xff\xe0\x00")
+    packets.see(b"".join(struct.pack(">I", len(unit)) + unit for unit in units))
+    assert packets.recovers == recovers
+    packets.see(struct.pack(">I", 4) + units[1])
+    assert not packets.recovers
 
 
 @pytest.mark.usefixtures("unproven")

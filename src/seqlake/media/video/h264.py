@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _SLICE, _IDR, _SEI, _SPS, _PPS = 1, 5, 6, 7, 8
 _RECOVERY = 6  # a kind of message in an SEI unit, D.1.8
 _HEAD = 40  # bytes of a unit in which all that is asked for lies
+_SEEN = 4 * _HEAD  # of a unit that are looked at
 _CHROMA = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})  # of profiles, 7.3.2.1.1
 _START = b"\0\0\0\1"
 _ESCAPE, _ESCAPED = b"\0\0\3", b"\0\0"  # 7.4.1
@@ -117,6 +118,8 @@ def _largest_number(bits: _Bits) -> tuple[int, int]:
 
 def _may_recover(unit: bytes) -> bool:
     """Whether a recovery point is among the messages of an SEI unit, 7.3.2.3; also where they cannot all be seen."""
+    if len(unit) == _SEEN:
+        return True
     unit, place = unit.replace(_ESCAPE, _ESCAPED), 1
     while place + 2 < len(unit):
         kind = size = 0
@@ -157,7 +160,7 @@ def _prefixed(data: bytes | memoryview, width: int) -> Iterator[bytes]:
     place = 0
     while place + width < len(data):
         size = int.from_bytes(data[place : place + width], "big")
-        yield bytes(data[place + width : place + width + min(max(size, 1), 4 * _HEAD)])
+        yield bytes(data[place + width : place + width + min(max(size, 1), _SEEN)])
         place += width + size
 
 
@@ -165,7 +168,7 @@ def _delimited(data: bytes) -> Iterator[bytes]:
     """The units of a packet, each behind a start code."""
     place = data.find(b"\0\0\1")
     while 0 <= place < len(data) - 3:
-        yield data[place + 3 : place + 3 + 4 * _HEAD]
+        yield data[place + 3 : place + 3 + _SEEN]
         place = data.find(b"\0\0\1", place + 3)
 
 
