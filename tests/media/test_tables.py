@@ -308,7 +308,7 @@ def test_a_lost_picture_of_h264_is_noted(monkeypatch: pytest.MonkeyPatch, asked:
 @pytest.mark.parametrize(("messages", "recovers"), [
     (bytes([1, 2, 9, 9]), False),
     (bytes([1, 2, 9, 9, 6, 1, 64]), True),
-    (bytes([5, 155]) + bytes([7]) * 155 + bytes([6, 1, 64]), True),  # the second begins where the unit is no longer seen
+    (bytes([5, 155]) + bytes([7]) * 155 + bytes([6, 1, 64]), True),  # begins where no more is seen
     (bytes([5, 255, 60]) + bytes([7]) * 315, True),
     (bytes([5, 40, 1]), True),  # longer than its unit
 ])  # fmt: skip
