@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.util
 import os
 import platform
 import resource
@@ -80,6 +81,30 @@ def test_workers_that_are_expected_are_not_waited_for() -> None:
         assert set(multiprocessing.active_children()) <= before
         assert [number for number, _ in in_order(executor, who, [1, 2])] == [1, 2]
         assert set(multiprocessing.active_children()) - before
+
+
+def ends_after(path: Path) -> int:
+    """Its worker, once it is to end, waits for a file."""
+    multiprocessing.util.Finalize(None, waits, args=(path,), exitpriority=1)
+    return os.getpid()
+
+
+def waits(path: Path) -> None:
+    until = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def test_results_do_not_wait_until_workers_have_ended(tmp_path: Path) -> None:
+    """To take apart what they mapped needs a tenth of a second for each gigabyte."""
+    with kept(Processes(workers=2)) as executor:
+        pids = in_order(executor, ends_after, [tmp_path / "end", tmp_path / "end"])
+    left = {child.pid: child for child in multiprocessing.active_children()}
+    assert set(pids) <= set(left)
+    (tmp_path / "end").touch()
+    for pid in set(pids):
+        left[pid].join(60)
+        assert not left[pid].is_alive()
 
 
 def test_all_passes_of_a_verb_have_the_same_workers(tmp_path: Path, monkeypatch) -> None:

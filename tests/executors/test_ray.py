@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +73,37 @@ def test_tasks_of_nothing_go_together_and_one_that_fails_is_alone(tmp_path) -> N
         Ray(workers=2).run(noted, tasks, done=lambda _, number: results.append(number), tick=lambda: None)
     assert len(results) == len(set(results))
     assert set(range(300)) <= set(results)
+
+
+def test_of_tasks_that_went_together_with_one_that_lost_its_worker_none_is_lost(tmp_path) -> None:
+    """Each is run by itself then, so that also without retries only the one to blame could fail."""
+    results = {}
+    tasks = [str(tmp_path / str(number)) for number in range(200)]
+    Path(tasks[99]).with_suffix(".once").touch()
+    Ray(retries=0).run(lost_where_asked, tasks, done=results.__setitem__, tick=lambda: None)
+    assert sorted(results) == sorted(tasks)
+
+
+def lost_where_asked(path: str) -> str:
+    """Its worker dies once for each file that asks for it."""
+    asked = Path(path).with_suffix(".once")
+    if asked.exists():
+        asked.unlink()
+        os._exit(9)
+    return path
+
+
+def test_the_cluster_is_not_asked_for_its_room_at_each_call(monkeypatch) -> None:
+    """Which would take longer than the call."""
+    import ray
+
+    asked, results, resources = [], {}, ray.cluster_resources
+    monkeypatch.setattr(ray, "cluster_resources", lambda: asked.append(1) or resources())
+    Ray(workers=2).run(slept, [*range(40)], done=results.__setitem__, tick=lambda: None)
+    assert len(results) == 40
+    assert len(asked) < 20
+
+
+def slept(number: int) -> int:
+    time.sleep(0.1)
+    return number

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 30.0
 _MOST_WAITING = 4096  # calls given to Ray at a time, whatever the cluster says it has
-_CALL_SECONDS = 0.1  # that a call takes, where tasks are of less
+_CALL_SECONDS = 0.5  # that a call takes, where tasks are of less: between two calls a worker waits for some 5 ms
+_ROOM_SECONDS = 1.0  # for which what the cluster said of its room holds: asking takes longer than a call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,8 @@ class Ray:
         cpus: Cores that one task needs.
         gpus: GPUs that one task needs; parts of one are shared.
         memory: Bytes that one task needs; Ray puts no more of them on a machine than it has. None: not counted.
-        retries: How often a task is run again whose worker or machine was lost.
+        retries: How often a task is run again whose worker or machine was lost; where several went together, each is
+            then run by itself as often.
 
     Example:
         ```python
@@ -81,11 +83,12 @@ class Ray:
         shared = ray.put(function)  # once for the cluster, however many tasks there are
         running: dict[Any, list[Task]] = {}
         waiting = deque(tasks)
-        alone: deque[Task] = deque()  # of batches in which one failed: each by itself, so that it fails as it is
-        pace = _Pace()
+        alone: deque[Task] = deque()  # of calls in which one failed: each by itself, so that it fails as it is
+        pace, room, asked = _Pace(), 0, -_ROOM_SECONDS
         try:
             while True:
-                room = self._room(ray)
+                if (now := time.monotonic()) >= asked + _ROOM_SECONDS:
+                    room, asked = self._room(ray), now
                 while len(running) < room and (alone or waiting):
                     some = [alone.popleft()] if alone else _taken(waiting, pace.batch(len(waiting), room))
                     running[remote.remote([shared], some)] = some
@@ -127,7 +130,7 @@ class _Pace:
 
         Example:
             >>> _Pace(tasks=10, seconds=0.1).batch(1000, 4), _Pace(tasks=1, seconds=3.0).batch(1000, 4)
-            (10, 1)
+            (50, 1)
         """
         if not self.tasks:
             return 1
@@ -182,13 +185,13 @@ def _collect(
         tasks = running.pop(reference)
         try:
             results, seconds = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:
-            if len(tasks) == 1:
+        except ray.exceptions.RayError as error:
+            if len(tasks) > 1:
+                alone.extend(tasks)
+            elif isinstance(error, ray.exceptions.RayTaskError):
                 failure = failure or error.cause
             else:
-                alone.extend(tasks)
-        except ray.exceptions.RayError as error:
-            failure = failure or _lost(error)
+                failure = failure or _lost(error)
         else:
             pace.add(len(results), seconds)
             alone.extend(tasks[len(results) :])
