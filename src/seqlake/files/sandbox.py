@@ -107,9 +107,11 @@ class _Insistence:
             self._before = before
             signal.signal(signal.SIGINT, self._handle)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._lock:  # what comes next on the connection is not interrupted
             self._ended.set()
+            if kind is not None:  # DuckDB 1.5 may still be at it: whoever closes the connection would wait to its end
+                self._connection.interrupt()
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
