@@ -57,6 +57,28 @@ def test_windows_repeat_the_nearest_step_and_say_so(folder: Path, episodes: list
     assert at == len(dataset)
 
 
+def test_cameras_of_which_different_steps_are_asked(tmp_path: Path) -> None:
+    wrist = "observation.images.wrist"
+    some = [by_hand.record(number, 6 + number, cameras=(CAM, wrist)) for number in range(3)]
+    folder = by_hand.write(tmp_path, some, "v3.0")
+    steps = {CAM: [-2, 0], wrist: [0, 1, 40]}
+    dataset = LeRobotDataset(
+        root=folder, delta_timestamps={name: [step / FPS for step in asked] for name, asked in steps.items()}
+    )
+    order = [*range(len(dataset))][::-1]
+    whole = dataset.batch(order)
+    for place, at in enumerate(order):
+        assert int(whole["index"][place]) == at
+        one = some[int(whole["episode_index"][place])]
+        for name, asked in steps.items():
+            wanted = np.add(asked, int(whole["frame_index"][place]))
+            inside = np.clip(wanted, 0, one.length - 1)
+            np.testing.assert_array_equal(whole[f"{name}_is_pad"][place].numpy(), wanted != inside)
+            pictures = np.round(whole[name][place].numpy().transpose(0, 2, 3, 1) * 255).astype(np.int64)
+            assert np.abs(pictures - by_hand.frames(one.films[name])[inside]).max() <= 3
+    assert torch.equal(dataset[-1][wrist], dataset[len(dataset) - 1][wrist])
+
+
 def test_a_batch_is_the_items_stacked(folder: Path) -> None:
     dataset = LeRobotDataset(root=folder, delta_timestamps={"action": [0.0, 0.1], "task_index": [0.1]})
     numbers = [3, 44, 0, 3, 20]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Item = dict[str, Any]
 _TEXTS = frozenset({"text", "language"})
+_PICTURES = frozenset({"image", "video"})
 TIMESTAMP = "timestamp"
 _MOST_SAID = 1024  # cells of texts that a process keeps
 
@@ -126,16 +127,34 @@ class LeRobotDataset(Refuses):
 
     @cached_property
     def _windows(self) -> WindowDataset:
-        """The windows of all frames, opened by the process that first asks."""
-        texts = {name for name, feature in self._rows.files.columns.steps.items() if feature.stored in _TEXTS}
-        columns: dict[str, Any] = {EPISODE: None}
-        for feature, name in self._columns.items():
-            asked = self._asked(feature)
-            if name not in texts:
-                columns[name] = _with_now(asked)
+        """The windows of all frames, without their pictures; opened by the process that first asks."""
+        columns: dict[str, Any] = {name: _with_now(self._asked(feature)) for feature, name in self._signals.items()}
         if TIMESTAMP in self._columns:
             columns[self._columns[TIMESTAMP]] += [step for one in self.meta.video_keys for step in self._asked(one)]
-        window = Window(columns, edges="clamp")
+        return self._opened(columns)
+
+    @cached_property
+    def _pictures(self) -> dict[tuple[int, ...], tuple[list[str], WindowDataset]]:
+        """Steps -> the features of which these are asked, and their pictures, one a window: several show the same."""
+        features: dict[tuple[int, ...], list[str]] = {}
+        for feature in self._rows.info.features.values():
+            if feature.stored in _PICTURES and feature.name in self._columns:
+                features.setdefault(tuple(self._asked(feature.name)), []).append(feature.name)
+        clock = list(self._signals.values())[:1]  # so that these windows are those of `_windows`
+        return {
+            asked: (names, self._opened({name: [0] for name in (*clock, *map(self._columns.__getitem__, names))}))
+            for asked, names in features.items()
+        }
+
+    @property
+    def _signals(self) -> dict[str, str]:
+        """Feature -> column of all that windows hold but pictures."""
+        kinds = self._rows.info.features
+        others = _TEXTS | _PICTURES
+        return {name: column for name, column in self._columns.items() if kinds[name].stored not in others}
+
+    def _opened(self, columns: Mapping[str, Any]) -> WindowDataset:
+        window = Window({EPISODE: None, **columns}, edges="clamp")
         return Loader(self._kept, window=window, batch_size=1, shuffle=False).dataset()
 
     @cached_property
@@ -144,7 +163,8 @@ class LeRobotDataset(Refuses):
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in {"_windows", "_said", "hf_dataset"}}
+        made_anew = {"_windows", "_pictures", "_said", "hf_dataset"}
+        return {name: value for name, value in self.__dict__.items() if name not in made_anew}
 
     def _offsets(self) -> dict[str, list[int]] | None:
         """Steps for seconds, refused as the official class refuses them."""
@@ -378,6 +398,7 @@ class LeRobotDataset(Refuses):
     def _gathered(self, indices: list[int]) -> Item:
         windows = self._windows.batch(indices)
         self._check_times(windows)
+        seen = self._seen(indices, windows)
         tasks = self.meta.task_names
         pictures, whole, padding = Item(), Item(), Item()
         for feature in self._rows.info.features.values():
@@ -390,9 +411,14 @@ class LeRobotDataset(Refuses):
                 continue
             if name == EPISODE:
                 whole[name], inside = self._episodes(windows, asked)
-            else:
+            elif feature.stored in _PICTURES:
+                # A video's window of one frame has no axis of its own there, an image's has.
+                alone = asked is None or (feature.stored == "video" and len(asked) == 1)
                 into = pictures if feature.stored == "video" else whole
-                into[feature.name] = self._tensor(windows[name][:, : len(asked or [0])], feature, asked, windows)
+                values, which, inside = seen[feature.name]
+                into[feature.name] = self._frames(values, which, alone=alone)
+            else:
+                whole[feature.name] = self._tensor(windows[name][:, : len(asked or [0])], feature, asked)
                 inside = windows[f"{name}_mask"]
             if asked is not None:
                 padding[f"{feature.name}_is_pad"] = self._plain(~inside[:, : len(asked)])
@@ -412,12 +438,8 @@ class LeRobotDataset(Refuses):
     def _asked(self, name: str) -> list[int]:
         return (self.delta_indices or {}).get(name, [0])
 
-    def _tensor(self, values: Any, feature: LeRobotFeature, asked: list[int] | None, windows: Mapping[str, Any]) -> Any:
+    def _tensor(self, values: Any, feature: LeRobotFeature, asked: list[int] | None) -> Any:
         """[N, W, ...] as the official class has them: float32, int64 or bool; without W where no window was wanted."""
-        if feature.stored in {"image", "video"}:
-            # A video's window of one frame has no axis of its own there, an image's has.
-            alone = asked is None or (feature.stored == "video" and len(asked) == 1)
-            return self._frames(np.moveaxis(values, -1, -3), windows, asked or [0], alone=alone)
         kind = {"f": np.float32, "i": np.int64, "u": np.int64}.get(values.dtype.kind)
         values = values if kind is None else values.astype(kind, copy=False)
         shape = () if feature.shape == (1,) else feature.shape
@@ -458,38 +480,56 @@ class LeRobotDataset(Refuses):
                 f"tolerance_s={self.tolerance_s}. A greater one gives frames by their number."
             )
 
-    def _seen_first(self, windows: Mapping[str, Any], asked: Sequence[int]) -> list[tuple[int, ...]]:
-        """[N * W] where in [N, W] each picture comes first: windows that overlap hold the same ones."""
-        steps, lengths = self._places(windows, asked)
-        numbers = np.clip(steps, 0, lengths - 1) + windows[EPISODE][:, None] * (lengths.max(initial=0) + 1)
-        _, firsts, same = np.unique(numbers, return_index=True, return_inverse=True)
-        rows, columns = np.divmod(firsts[same.reshape(-1)], steps.shape[1])
-        return list(zip(rows.tolist(), columns.tolist(), strict=True))
+    def _seen(self, indices: Sequence[int], windows: Mapping[str, Any]) -> dict[str, tuple[Any, Ints, Any]]:
+        """Feature -> its pictures, each once, [n, height, width, channels]; [N, W] which, and whether they are there.
 
-    def _frames(self, values: Any, windows: Mapping[str, Any], asked: Sequence[int], *, alone: bool) -> Any:
+        Args:
+            indices: Of the items.
+            windows: Without pictures, of the same.
+        """
+        numbers = np.asarray(indices, np.int64) % max(1, len(self._windows))
+        seen: dict[str, tuple[Any, Ints, Any]] = {}
+        for asked, (features, pictures) in self._pictures.items():
+            steps, lengths = self._places(windows, asked)
+            there = np.clip(steps, 0, lengths - 1)
+            # The steps of a row are numbered one after another, and are those that `meta/` counts: signals of another
+            # length are refused where they are read.
+            unique, which = np.unique((numbers - windows["start"])[:, None] + there, return_inverse=True)
+            which = which.reshape(there.shape)
+            batch = pictures.batch(unique.tolist())
+            for feature in features:
+                name = self._columns[feature]
+                inside = batch[f"{name}_mask"][:, 0][which] & (steps == there)
+                seen[feature] = batch[name][:, 0], which, inside
+        return seen
+
+    def _frames(self, values: Any, which: Ints, *, alone: bool) -> Any:
         """[N, W, channels, height, width] as the official class has them; depth, which is metres here, in its unit.
 
         Args:
-            values: Pictures, of that shape.
-            windows: The batch that they are of.
-            asked: Their steps.
+            values: Pictures, [n, height, width, channels].
+            which: [N, W] numbers of them.
             alone: Without W, which is 1.
         """
-        shape = (*values.shape[:1], *values.shape[2:]) if alone else values.shape
+        values = np.moveaxis(values, -1, -3)
+        shape = (*which.shape[: 1 if alone else 2], *values.shape[1:])
         if values.dtype != np.uint8:
-            metres = values.astype(np.float32, copy=False).reshape(shape)
-            millimetres = self.depth_output_unit == "mm"
-            return self._plain(np.rint(metres * np.float32(1000)).clip(0, 65535) if millimetres else metres)
+            metres = values.astype(np.float32, copy=False)
+            if self.depth_output_unit == "mm":
+                metres = np.rint(metres * np.float32(1000)).clip(0, 65535)
+            return self._plain(metres[which].reshape(shape))
         torch = require("torch", extra="torch")
         frames = room(shape, torch.uint8 if self.return_uint8 else torch.float32)
-        laid = frames.numpy().reshape(values.shape)
-        for place, first in zip(np.ndindex(values.shape[:2]), self._seen_first(windows, asked), strict=True):
+        laid = frames.numpy().reshape(-1, *values.shape[1:])
+        firsts: dict[int, int] = {}
+        for place, number in enumerate(which.reshape(-1).tolist()):
+            first = firsts.setdefault(number, place)
             if first != place:
                 laid[place] = laid[first]
             elif self.return_uint8:
-                laid[place] = values[place]  # NumPy puts channels first in a third of the time that torch takes
+                laid[place] = values[number]  # NumPy puts channels first in a third of the time that torch takes
             else:  # a picture at a time, which stays in the cache between its steps
-                np.divide(np.ascontiguousarray(values[place]), np.float32(255), out=laid[place], dtype=np.float32)
+                np.divide(np.ascontiguousarray(values[number]), np.float32(255), out=laid[place], dtype=np.float32)
         return frames
 
     def _plain(self, values: Any) -> Any:
