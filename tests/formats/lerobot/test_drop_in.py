@@ -371,5 +371,14 @@ def test_what_neighbours_share_is_decoded_once(folder: Path, monkeypatch: pytest
 
     monkeypatch.setattr(VideoColumn, "read", counted)
     dataset = LeRobotDataset(root=folder, delta_timestamps={CAM: [step / FPS for step in range(8)]})
+    gathered: list[int] = []
+    laid = LeRobotDataset._frames
+
+    def noted(self, values, which, *, alone):
+        gathered.append(len(values))
+        return laid(self, values, which, alone=alone)
+
+    monkeypatch.setattr(LeRobotDataset, "_frames", noted)
     dataset.batch([12, 13, 14, 15])
     assert len(decoded) == 8 + 3
+    assert max(gathered) == 8 + 3  # and no window has its own

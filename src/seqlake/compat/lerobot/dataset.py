@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 Item = dict[str, Any]
 _TEXTS = frozenset({"text", "language"})
-_PICTURES = frozenset({"image", "video"})
 TIMESTAMP = "timestamp"
 _MOST_SAID = 1024  # cells of texts that a process keeps
 
@@ -137,9 +136,9 @@ class LeRobotDataset(Refuses):
     def _pictures(self) -> dict[tuple[int, ...], tuple[list[str], WindowDataset]]:
         """Steps -> the features of which these are asked, and their pictures, one a window: several show the same."""
         features: dict[tuple[int, ...], list[str]] = {}
-        for feature in self._rows.info.features.values():
-            if feature.stored in _PICTURES and feature.name in self._columns:
-                features.setdefault(tuple(self._asked(feature.name)), []).append(feature.name)
+        for name in self.meta.camera_keys:
+            if name in self._columns:
+                features.setdefault(tuple(self._asked(name)), []).append(name)
         clock = list(self._signals.values())[:1]  # so that these windows are those of `_windows`
         return {
             asked: (names, self._opened({name: [0] for name in (*clock, *map(self._columns.__getitem__, names))}))
@@ -149,9 +148,9 @@ class LeRobotDataset(Refuses):
     @property
     def _signals(self) -> dict[str, str]:
         """Feature -> column of all that windows hold but pictures."""
-        kinds = self._rows.info.features
-        others = _TEXTS | _PICTURES
-        return {name: column for name, column in self._columns.items() if kinds[name].stored not in others}
+        texts = {name for name, feature in self._rows.info.features.items() if feature.stored in _TEXTS}
+        others = texts | {*self.meta.camera_keys}
+        return {name: column for name, column in self._columns.items() if name not in others}
 
     def _opened(self, columns: Mapping[str, Any]) -> WindowDataset:
         window = Window({EPISODE: None, **columns}, edges="clamp")
@@ -411,7 +410,7 @@ class LeRobotDataset(Refuses):
                 continue
             if name == EPISODE:
                 whole[name], inside = self._episodes(windows, asked)
-            elif feature.stored in _PICTURES:
+            elif feature.name in seen:
                 # A video's window of one frame has no axis of its own there, an image's has.
                 alone = asked is None or (feature.stored == "video" and len(asked) == 1)
                 into = pictures if feature.stored == "video" else whole
