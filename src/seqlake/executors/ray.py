@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TICK_SECONDS = 30.0
 _MOST_WAITING = 4096  # calls given to Ray at a time, whatever the cluster says it has
 _CALL_SECONDS = 0.5  # that a call takes, where tasks are of less: between two calls a worker waits for some 5 ms
-_ROOM_SECONDS = 1.0  # for which what the cluster said of its room holds: asking takes longer than a call
+_ROOM_SECONDS = 1.0  # for which what the cluster said of its room holds: asking takes longer than to give out a call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
