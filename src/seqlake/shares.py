@@ -187,7 +187,9 @@ class RecordedRun:
                 f"The run of {self.folder} is over: nothing is left to do. Give another folder for another run."
             )
         shares = {"shares": self._of} if isinstance(how, Share) else {}
-        plain = json.loads(json.dumps(dict(identity)))
+        # Another version may cut the work otherwise, and the same number would be another task.
+        version = importlib.import_module("seqlake").__version__
+        plain = json.loads(json.dumps({"version": version, **identity}))
         if isinstance(how, Finish):
             held = _load(self.folder / _RUN)
             if held is None:
@@ -211,8 +213,8 @@ class RecordedRun:
             raise SeqlakeError(
                 f"The folder {self.folder} belongs to another run: {', '.join(differs)} differ.",
                 path=str(self.folder),
-                hint="Give another folder, or delete this one to begin anew; all shares need the same arguments, and "
-                "a dataset that nobody changes meanwhile.",
+                hint="Give another folder, or delete this one to begin anew; all shares need the same arguments, the "
+                "same version of seqlake, and a dataset that nobody changes meanwhile.",
             )
 
     def expect(self, count: int, /) -> None:

@@ -93,6 +93,35 @@ def lost_where_asked(path: str) -> str:
     return path
 
 
+def kept_for_the_next(given: tuple[float, str]) -> tuple[int, list[bool]]:
+    """Whether what a worker kept by earlier tasks is there still; keeps some, to be let go of after such a rest."""
+    from seqlake.computing import working
+    from seqlake.executors import ray
+    from seqlake.files.blobs import HELD, LocalBlob
+
+    seconds, path = given
+    ray._REST_SECONDS = seconds
+    there = ["model" in working._set_up, bool(len(HELD))]
+    working._set_up["model"] = abs
+    LocalBlob(path, mapped=True).view()
+    return os.getpid(), there
+
+
+@pytest.mark.parametrize("seconds", [0.2, 60.0])
+def test_workers_at_rest_let_go_of_models_and_maps(tmp_path, seconds) -> None:
+    """They stay while their cluster stays; the next run may be a day later, and somebody else's GPU is needed."""
+    path, results = tmp_path / "a", []
+    path.write_bytes(bytes(1 << 16))
+    for pause in (0.0, 1.5):
+        time.sleep(pause)
+        tasks = [(seconds, str(path))] * 2
+        Ray(workers=1).run(kept_for_the_next, tasks, done=lambda _, found: results.append(found), tick=lambda: None)
+    (first, _), (second, now), (third, later), _ = results
+    assert first == second == third, "another worker says nothing"
+    assert now == [True, True]
+    assert later == [seconds > 1.5] * 2
+
+
 def test_the_cluster_is_not_asked_for_its_room_at_each_call(monkeypatch) -> None:
     """Each time that would take longer than to give out the call. Tasks are long enough for calls of their own."""
     import ray

@@ -199,7 +199,7 @@ def trimmed(recorded, tmp_path, number=0, *, of=SHARES, start=2, name="out", **h
     return ds
 
 
-def test_a_folder_belongs_to_one_run(recorded, tmp_path) -> None:
+def test_a_folder_belongs_to_one_run(recorded, tmp_path, monkeypatch) -> None:
     """Of one verb, its arguments, so many shares and one state of the dataset."""
     ds, work = trimmed(recorded, tmp_path), tmp_path / "work"
     for how, what in (({"of": 4}, "shares"), ({"start": 3}, "borders"), ({"name": "other"}, "out")):
@@ -207,6 +207,10 @@ def test_a_folder_belongs_to_one_run(recorded, tmp_path) -> None:
             trimmed(recorded, tmp_path, 1, **how)
     with pytest.raises(SeqlakeError, match="belongs to another run: .*shares.* differ"):
         sl.trim(ds, tmp_path / "out", start=2, on=Resumable(folder=work, on=HERE))
+    with monkeypatch.context() as other, pytest.raises(SeqlakeError, match="another run: version differ") as caught:
+        other.setattr(sl, "__version__", "0.0.1")  # which may have cut the work otherwise
+        trimmed(recorded, tmp_path, 1)
+    assert "the same version of seqlake" in str(caught.value.hint)
     for verb in ("repack", "compact", "statistics", "convert", "index"):
         theirs = sl.open(copied(recorded, verb, tmp_path / f"{verb}-ds"))
         with pytest.raises(SeqlakeError, match="belongs to another run: .*verb.* differ"):

@@ -18,6 +18,7 @@ from seqlake.dataset.writing.copying import whole_file
 from seqlake.dataset.writing.encoding import Encodings, encoded, is_video
 from seqlake.dataset.writing.ingest import Encoded, File, RowBuffer, prepare
 from seqlake.errors import ValidationError
+from seqlake.resting import at_rest
 from seqlake.training.bad_data.damage import is_passing
 from seqlake.training.loader import Loader
 
@@ -267,6 +268,7 @@ class _Cells:
 
 
 _set_up: dict[str, Callable[[Batch], Answers]] = {}  # run -> what this worker calls; of the last run only
+at_rest(_set_up.clear)
 
 
 def _function_of(run: Run) -> Callable[[Batch], Answers]:

@@ -7,11 +7,13 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from functools import cache
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SeqlakeError
 from seqlake.executors import keep_freed_memory
 from seqlake.plugins import require
+from seqlake.resting import let_go
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _TICK_SECONDS = 30.0
 _MOST_WAITING = 4096  # calls given to Ray at a time, whatever the cluster says it has
 _CALL_SECONDS = 0.5  # that a call takes, where tasks are of less: between two calls a worker waits for some 5 ms
+_REST_SECONDS = 10.0  # without a call, after which a worker lets go of what it keeps for the next
 _ROOM_SECONDS = 1.0  # for which what the cluster said of its room holds: asking takes longer than to give out a call
 
 
@@ -148,6 +151,7 @@ def create(*, workers: int | None = None, address: str | None = None, gpus: floa
 
 
 _function: tuple[Any, Callable[[Any], Any]] | None = None  # what this worker works at, and the object that it is
+_resting: Timer | None = None
 
 
 @cache
@@ -158,20 +162,35 @@ def _remote() -> Any:
 
 def _call(shared: list[Any], tasks: list[Any]) -> tuple[list[Any], float]:
     """The results of some tasks, and the seconds that they took; where one fails behind others, those before it."""
-    global _function  # noqa: PLW0603 - a worker has one function, and Ray no other place to keep it
-    if _function is None or _function[0] != shared[0]:
-        _function = None  # before the next: both may be large
-        _function = shared[0], require("ray", extra="ray").get(shared[0])
+    global _function, _resting  # noqa: PLW0603 - a worker has one function, and Ray no other place to keep it
+    if _resting is not None:
+        _resting.cancel()
+    held = _function
+    if held is None or held[0] != shared[0]:
+        _function = held = None  # before the next: both may be large
+        _function = held = shared[0], require("ray", extra="ray").get(shared[0])
     keep_freed_memory()
     began, results = time.perf_counter(), []
-    for task in tasks:
-        try:
-            results.append(_function[1](task))
-        except Exception:
-            if not results:
-                raise
-            break
+    try:
+        for task in tasks:
+            try:
+                results.append(held[1](task))
+            except Exception:
+                if not results:
+                    raise
+                break
+    finally:
+        _resting = Timer(_REST_SECONDS, _rest)
+        _resting.daemon = True
+        _resting.start()
     return results, time.perf_counter() - began
+
+
+def _rest() -> None:
+    """Workers outlive a run: a model would stay on its GPU, a removed file on its disk."""
+    global _function  # noqa: PLW0603 - as above
+    _function = None
+    let_go()
 
 
 def _collect(

@@ -19,6 +19,7 @@ import numpy as np
 
 from seqlake.errors import ShardChangedError
 from seqlake.files.limits import refuse_more_than_memory
+from seqlake.resting import at_rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -116,6 +117,11 @@ class KeptMemory:
         """Let go of what is kept under this key."""
         self._kept.pop(key, None)
 
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._kept.clear()
+        self._files.clear()
+
     def _let_go_of_removed(self) -> None:
         """Look for the files of a few maps, those first that were not looked for longest."""
         for _ in range(min(_LOOKED_AT, len(self._files))):
@@ -137,6 +143,7 @@ class KeptMemory:
 
 # The limits are the process's, so its blobs share one.
 HELD = KeptMemory()
+at_rest(HELD.clear)
 
 
 def state_of(status: os.stat_result, /) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from seqlake.errors import CorruptFileError
 from seqlake.files.blobs import KeptMemory, map_file
 from seqlake.files.reading import BlobFile
 from seqlake.plugins import require
+from seqlake.resting import at_rest
 
 if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ENDINGS = (".gz", ".bz2", ".xz", ".zst")
 _PIECE = 4 << 20
 _HELD = KeptMemory(most_maps=64)
+at_rest(_HELD.clear)
 
 
 def is_packed(name: str, /) -> bool:

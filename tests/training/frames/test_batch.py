@@ -327,16 +327,16 @@ def test_map_style_windows_hold_frames(arm):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """Every read of a video: (file, frames)."""
+    """Every time that frames of a video are decoded: (file, frames)."""
     made = []
-    real = VideoDecoder.read
+    real = VideoDecoder.planes
 
-    def read(self, indices, /, **options):
+    def planes(self, indices, /):
         if len(indices):
-            made.append((self._blob.location, np.asarray(indices).tolist()))
-        return real(self, indices, **options)
+            made.append((self._blob.location, list(dict.fromkeys(np.asarray(indices).tolist()))))
+        return real(self, indices)
 
-    monkeypatch.setattr(VideoDecoder, "read", read)
+    monkeypatch.setattr(VideoDecoder, "planes", planes)
     return made
 
 

@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 QUANTILES = (0.01, 0.5, 0.99)
 _MOST_WORKERS = 16
 _TASKS = 64  # of an executor, at most
+_LAST = 4  # of them are smaller than the others
 
 
 @takes(source=DATASET)
@@ -268,9 +269,12 @@ class _Scan:
             self.executor.run(run, self._tasks(min(most, _TASKS)), done=done, tick=lambda: None)
 
     def _tasks(self, most: int = _TASKS) -> list[Sequence[Shard]]:
-        """Runs of neighbouring shards, one for each task of an executor."""
+        """Runs of neighbouring shards, one for each task of an executor; the last ones ever smaller, so that workers
+        end at about the same time.
+        """
         shards = self.source.shards()
-        cuts = [len(shards) * number // most for number in range(most + 1)]
+        sizes = [min(_LAST, most - number) for number in range(most)]
+        cuts = [len(shards) * upto // sum(sizes) for upto in accumulate(sizes, initial=0)]
         return [shards[start:stop] for start, stop in pairwise(cuts) if start < stop]
 
     def _bar(self, what: str) -> tqdm[Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from seqlake import media
 from seqlake.abilities import HasLengths, HasStarts, HoldsFiles, ability
 from seqlake.errors import SchemaMismatchError, SeqlakeError
+from seqlake.media.video.opening import VideoDecoder
 from seqlake.protocols import Source
 from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob
@@ -363,9 +364,13 @@ class VideoColumn:
         with self._decoder(key, lambda: self._source(key, clip)) as decoder:
             return decoder.read(frames, size=self._size, out=out)
 
-    def scatter(self, *_: object) -> bool:
-        """Frames that stand on each other are decoded in their order."""
-        return False
+    def scatter(self, key: Hashable, clip: FrameClip, frames: Ints, places: Ints, out: NDArray[Any]) -> bool:
+        """Frames of FFmpeg's are written where they belong as they come; others are read first."""
+        with self._decoder(key, lambda: self._source(key, clip)) as decoder:
+            if not isinstance(decoder, VideoDecoder):
+                return False
+            decoder.scatter(frames, places, out, size=self._size)
+        return True
 
     def _source(self, key: Hashable, clip: FrameClip) -> Source:  # noqa: ARG002 - inline videos need it
         """What a decoder opens when there is none at hand."""

@@ -69,7 +69,7 @@ class CopiedColumn(VideoColumn):
         with self._copy(key, clip) as decoder:
             return decoder.read(frames, out=out)
 
-    def scatter(self, key: Hashable, clip: FrameClip, frames: Ints, places: Ints, out: NDArray[Any]) -> bool:  # type: ignore[override]
+    def scatter(self, key: Hashable, clip: FrameClip, frames: Ints, places: Ints, out: NDArray[Any]) -> bool:
         """Pixels that lie mapped go to their places in one copy."""
         assert clip.copied is not None
         if not clip.copied.group.settings.is_flat:
