@@ -31,7 +31,7 @@ from seqlake.testing.oracle import crashes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WRITERS, APPENDS = 4, 10
+WRITERS, APPENDS = 4, 6
 _STEPS = 10  # so many steps of a commit are tried as the last one; a commit has at least 6
 
 

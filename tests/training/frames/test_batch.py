@@ -351,6 +351,16 @@ def test_frames_that_windows_of_a_batch_share_are_decoded_once(arm, reads):
         assert_array_equal(batch["cam"][place], films.frames("b")[start : start + 5])
 
 
+def test_frames_of_scattered_windows_are_written_where_they_belong(arm, monkeypatch):
+    """Not into memory of their own, from which each picture would be copied once more."""
+    monkeypatch.setattr(module.FrameStream, "scratch", lambda *_: pytest.fail("pictures are copied once more"))
+    loader = sl.Loader(arm.where(ids=["ep_0"]), window={"cam": range(5)}, batch_size=12, shuffle=False)
+    starts = [30, 2, 1, 30, 12]
+    batch = loader.frames(threads=2).dataset().batch(starts)
+    for place, start in enumerate(starts):
+        assert_array_equal(batch["cam"][place], films.frames("b")[start : start + 5])
+
+
 def test_one_file_is_dealt_to_several_threads_by_whole_groups_of_pictures(arm, reads):
     loader = sl.Loader(arm.where(ids=["ep_1"]), window={"cam": [0]}, batch_size=40, shuffle=False)
     batch = next(iter(loader.frames(threads=2)))
