@@ -188,8 +188,8 @@ class RecordedRun:
             )
         shares = {"shares": self._of} if isinstance(how, Share) else {}
         # Another version may cut the work otherwise, and the same number would be another task.
-        version = importlib.import_module("seqlake").__version__
-        plain = json.loads(json.dumps({"version": version, **identity}))
+        release = importlib.import_module("seqlake").__version__
+        plain = json.loads(json.dumps({**identity, "release": release}))
         if isinstance(how, Finish):
             held = _load(self.folder / _RUN)
             if held is None:
