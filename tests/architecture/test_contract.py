@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
+
+from tests.trees import SOURCE, nodes
 
 from seqlake import abilities, protocols
-
-SOURCE = Path(__file__).parents[2] / "src" / "seqlake"
 
 FOREIGN = {
     "the system may lack it": """
@@ -38,13 +37,12 @@ FOREIGN = {
 def probes() -> dict[str, list[str]]:
     """Constant names in `getattr` and `hasattr` -> where."""
     places: dict[str, list[str]] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) > 1):
-                continue
-            name = node.args[1]
-            if node.func.id in {"getattr", "hasattr"} and isinstance(name, ast.Constant):
-                places.setdefault(name.value, []).append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+    for path, node in nodes():
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) > 1):
+            continue
+        name = node.args[1]
+        if node.func.id in {"getattr", "hasattr"} and isinstance(name, ast.Constant):
+            places.setdefault(name.value, []).append(f"{path.relative_to(SOURCE)}:{node.lineno}")
     return places
 
 
@@ -60,9 +58,11 @@ def test_training_follows_protocols_and_casts_nothing() -> None:
     """Where an engine needs `cast`, what it is given is not what its protocol says."""
     casts = [
         f"{path.relative_to(SOURCE)}:{node.lineno}"
-        for path in sorted((SOURCE / "training").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "cast"
+        for path, node in nodes()
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "cast"
+        and path.is_relative_to(SOURCE / "training")
     ]
     assert not casts
 
@@ -80,15 +80,11 @@ def test_an_ability_has_a_few_members() -> None:
 def test_no_protocol_stands_twice() -> None:
     """A class of a room that is called like a protocol would make two things of one word; l5kit's is public by now."""
     names = {name for module in (protocols, abilities) for name, kind in vars(module).items() if isinstance(kind, type)}
-    twice = []
-    for path in SOURCE.rglob("*.py"):
-        if path.name in {"protocols.py", "abilities.py"}:
-            continue
-        twice += [
-            f"{path.relative_to(SOURCE)}: {node.name}"
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.ClassDef) and node.name in names
-        ]
+    twice = [
+        f"{path.relative_to(SOURCE)}: {node.name}"
+        for path, node in nodes()
+        if path.name not in {"protocols.py", "abilities.py"} and isinstance(node, ast.ClassDef) and node.name in names
+    ]
     assert twice == ["formats/l5kit/store.py: Store"]
 
 

@@ -6,6 +6,8 @@ import ast
 import tomllib
 from pathlib import Path
 
+from tests.trees import nodes
+
 ROOT = Path(__file__).parents[2]
 OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 EXTRAS = set(OPTIONAL) - {"all", "dev"}
@@ -14,8 +16,7 @@ EXTRAS = set(OPTIONAL) - {"all", "dev"}
 def test_every_extra_is_asked_for_and_every_one_asked_for_is_there() -> None:
     asked = {
         keyword.value.value
-        for path in (ROOT / "src").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for _, node in nodes()
         if isinstance(node, ast.Call)
         for keyword in node.keywords
         if keyword.arg == "extra" and isinstance(keyword.value, ast.Constant)

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.trees import SOURCE, nodes
 
 import seqlake
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "seqlake"
 FORBIDDEN = {"utils", "helpers", "common", "misc", "core", "base", "manager"}
 
 
@@ -66,23 +66,27 @@ def test_editors_complete_the_front_door() -> None:
     given = {one.name for one in jedi.Script("import seqlake as sl\nsl.open('x').").complete()}
     assert {"where", "sql", "writer", "add_column", "validate"} <= given
     called = [name for name in seqlake.__all__ if callable(getattr(seqlake, name))]
-    unknown = [name for name in called if not jedi.Script(f"import seqlake as sl\nsl.{name}(").get_signatures()]
+    script = jedi.Script("import seqlake as sl\n" + "".join(f"sl.{name}()\n" for name in called))
+    columns = [len(f"sl.{name}(") for name in called]
+    unknown = [
+        name
+        for line, (name, column) in enumerate(zip(called, columns, strict=True), 2)
+        if not script.get_signatures(line, column)
+    ]
     assert not unknown
 
 
 def test_no_module_imports_from_the_front_door() -> None:
     """Rooms import each other's modules, so that the front door may import any of them."""
-    guilty = []
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            named = isinstance(node, ast.ImportFrom) and node.module == "seqlake" and node.level == 0
-            if named and any((SOURCE / f"{a.name}.py").exists() or (SOURCE / a.name).is_dir() for a in node.names):
-                named = any(
-                    not (SOURCE / f"{a.name}.py").exists() and not (SOURCE / a.name).is_dir() for a in node.names
-                )
-            if named or (isinstance(node, ast.Import) and any(a.name == "seqlake" for a in node.names)):
-                guilty.append(path.relative_to(SOURCE))
-    assert not guilty
+
+    def guilty(node: ast.AST) -> bool:
+        if isinstance(node, ast.Import):
+            return any(one.name == "seqlake" for one in node.names)
+        if not (isinstance(node, ast.ImportFrom) and node.module == "seqlake" and node.level == 0):
+            return False
+        return any(not (SOURCE / f"{one.name}.py").exists() and not (SOURCE / one.name).is_dir() for one in node.names)
+
+    assert not [path.relative_to(SOURCE) for path, node in nodes() if guilty(node)]
 
 
 def test_importing_seqlake_loads_nothing_heavy() -> None:

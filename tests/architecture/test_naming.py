@@ -5,19 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from functools import cache
-from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src" / "seqlake"
+from tests.trees import SOURCE, nodes, trees
+
 EMPTY = {"found", "made", "told", "shown", "below", "own"}
 """Words that fit anything: what was found, and what is it?"""
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@cache
-def trees() -> dict[Path, ast.Module]:
-    """The source of seqlake, parsed."""
-    return {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def names(node: ast.AST) -> str | None:
@@ -32,8 +25,7 @@ def names(node: ast.AST) -> str | None:
 def test_no_name_fits_anything() -> None:
     guilty = [
         f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)} {names(node)}"
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for path, node in nodes()
         if names(node) in EMPTY
     ]
     assert not guilty
@@ -55,8 +47,7 @@ def test_grey_has_one_spelling() -> None:
 def test_a_docstring_is_a_sentence() -> None:
     short = [
         f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 1)} {text!r}"
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for path, node in nodes()
         if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)) is not None and len(text.split()) < 4
     ]
     assert not short

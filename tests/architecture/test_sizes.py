@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-SOURCE = Path(__file__).parents[2] / "src" / "seqlake"
+from tests.trees import SOURCE, trees
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -23,8 +27,8 @@ def test_modules_have_at_most_700_lines() -> None:
 
 def test_modules_say_what_they_hold_in_one_line() -> None:
     silent = []
-    for path in MODULES:
-        first, *rest = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines() or [""]
+    for path, tree in trees().items():
+        first, *rest = (ast.get_docstring(tree) or "").splitlines() or [""]
         if not first.endswith((".", ":", "?")) or (rest and rest[0]):
             silent.append(name(path))
     assert not silent

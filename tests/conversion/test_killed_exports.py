@@ -125,7 +125,7 @@ class Exports:
         assert left == []
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("kills", [1, pytest.param(40, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("to", FORMATS)
 def test_killed_anywhere_nothing_half_is_seen_and_it_goes_on(

@@ -236,7 +236,7 @@ def look(reader: str, home: Path, *, first: int, count: int) -> None:
         assert counts.refused
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("reader", OFTEN)
 def test_what_is_changed_is_an_error_or_the_right_answer(tmp_path: Path, reader: str) -> None:
     look(reader, tmp_path, first=0, count=FEW)

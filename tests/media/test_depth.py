@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from tests.soak import SOAK
 
 from seqlake import media
 from seqlake.errors import DecodeError, InvalidMetadataError, SchemaMismatchError, ValidationError
@@ -198,17 +199,19 @@ def referring(codes: np.ndarray) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fields", [{}, {"codec": "libx265", "keyframe_every": 8}])
 def test_nothing_is_lost_of_twelve_bits(fields: dict[str, Any], tmp_path: Path) -> None:
-    for number, codes in enumerate(short_clips(100)):
+    for number, codes in enumerate(short_clips(100 if SOAK else 40)):
         data = encoded(tmp_path / "a.mp4", codes, "gray12le", **fields)
         decoder = media.open(Source(blob=data, column=ColumnType("video", pixel_format="gray12le")))
         np.testing.assert_array_equal(decoder.read(np.arange(len(codes)))[..., 0], codes, err_msg=str(number))
 
 
+@pytest.mark.sampled
 def test_nothing_is_lost_of_twelve_bits_that_are_cut_between_key_frames(tmp_path: Path) -> None:
     column = ColumnType("video", pixel_format="gray12le")
-    for number, codes in enumerate(short_clips(100)):
+    for number, codes in enumerate(short_clips(100 if SOAK else 40)):
         if len(codes) < 3:
             continue
         data = referring(codes)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.soak import SOAK
 
 from seqlake.errors import DecodeError, SeqlakeError
 from seqlake.files.blobs import MemoryBlob
@@ -275,12 +276,13 @@ def test_no_more_packets_than_the_limit_allows(monkeypatch: pytest.MonkeyPatch) 
         indexing.index(MemoryBlob(made("av1")))
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("unproven")
 @pytest.mark.parametrize("kind", KINDS)
 def test_changed_tables_say_what_packets_say(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = made(kind)
     draw = random.Random(kind)
-    for seed in range(150):
+    for seed in range(150 if SOAK else 50):
         one = bytearray(data)
         for _ in range(draw.choice([1, 1, 2])):
             table = draw.choice([table for table in TABLES if table in data])
@@ -321,13 +323,14 @@ def test_a_message_of_h264_may_be_a_recovery_point(messages: bytes, recovers: bo
     assert not packets.recovers
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("unproven")
 @pytest.mark.parametrize("kind", ["av1", "vp9", "h264", "h264, with messages"])
 def test_changed_packets_are_key_packets_as_ffmpeg_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = made(kind)
     places = indexing.index(MemoryBlob(data))[0].offset.tolist()
     draw = random.Random(kind)
-    for seed in range(150):
+    for seed in range(150 if SOAK else 50):
         one = bytearray(data)
         at = draw.choice(places) + draw.choice([0, 0, 1, 1, 2, 3, 4, 5, 13, 14, 15, 16])
         one[at] = draw.choice([0, 1, 255, one[at] ^ 1 << draw.randrange(8), one[at] ^ 1 << draw.randrange(8)])

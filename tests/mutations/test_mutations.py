@@ -65,7 +65,7 @@ def check(found: Counts, reader: str) -> None:
     assert not found.bad().keys() - allowed, (found.bad(), found.examples)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.mutations
 @pytest.mark.parametrize("reader", [reader for reader in CASES if reader not in RARE])
 def test_changed_files(reader, tmp_path) -> None:

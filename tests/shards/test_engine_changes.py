@@ -26,7 +26,7 @@ def read(kind, seed, count):
     return counts, set(counts.bad()) - allowed
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.mutations
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in QUICK])
 def test_changed_bytes(kind):

@@ -23,6 +23,9 @@ def spark():
         for name in ("spark.driver.bindAddress", "spark.driver.host"):
             builder = builder.config(name, "127.0.0.1")
         builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
+        # A session of a minute: what a second compiler makes faster, or code made for each question, never pays.
+        quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        builder = builder.config("spark.driver.extraJavaOptions", quick).config("spark.sql.codegen.wholeStage", "false")
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF")  # failures are what some tests ask for
         yield session

@@ -289,12 +289,12 @@ class Prepared:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_killed_at_every_step(scenario, tmp_path, monkeypatch):
-    """Every fourth step here, of each kind of commit others, and always the last; all in the soak."""
+    """Every eighth step here, of each kind of commit others, and always the last; all in the soak."""
     prepared = Prepared(scenario, tmp_path, monkeypatch)
     assert prepared.steps > 10
     # One step more than there are: after the last call, before the commit is reported.
     steps = range(prepared.steps + 1)
-    for at in steps if SOAK else [*steps[SCENARIOS.index(scenario) % 4 : -1 : 4], steps[-1]]:
+    for at in steps if SOAK else [*steps[SCENARIOS.index(scenario) % 8 : -1 : 8], steps[-1]]:
         outcome = prepared.run(at)
         assert outcome.killed == (at < prepared.steps), at
         try:
@@ -305,6 +305,7 @@ def test_killed_at_every_step(scenario, tmp_path, monkeypatch):
             prepared.again()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_killed_again_while_it_is_repaired(scenario, tmp_path, monkeypatch):
     """Sampled here; in the soak every pair of steps, in random order, as far as `LONGEST` seconds reach."""
@@ -399,7 +400,7 @@ def test_power_fails_at_any_moment(scenario, tmp_path, monkeypatch):
     calls, committed = prepared.record()
     dice = random.Random(str(scenario))
     moments = range(len(calls) + 1)
-    for moment in moments if SOAK else [*sorted(dice.sample(moments, 4)), len(calls)]:
+    for moment in moments if SOAK else [*sorted(dice.sample(moments, 2)), len(calls)]:
         for surviving in (0.0, 1.0, 0.5, 0.5, 0.2, 0.8) if SOAK else (0.0, 0.5):
             power.after_power_loss(prepared.base, tmp_path / "crashed", calls[:moment], dice=dice, surviving=surviving)
             acknowledged = committed if moment == len(calls) else {}

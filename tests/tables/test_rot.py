@@ -207,7 +207,7 @@ def test_rot_is_seen_or_harmless(made, tmp_path, monkeypatch):
         by_kind.setdefault(rot.kind_of(path), []).append(path)
     for paths in by_kind.values():
         ways = rot.mutations(paths[0])
-        for how in ways if SOAK else dice.sample(ways, (len(ways) + 2) // 3):
+        for how in ways if SOAK else dice.sample(ways, (len(ways) + 5) // 6):
             path = dice.choice(paths)
             check_outcome(path, how, harmed(made, tmp_path / "ds", path, how, dice))
 

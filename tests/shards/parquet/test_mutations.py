@@ -26,7 +26,7 @@ def read(kind, seed, count, folder):
     return numbered.read_changed(SCRIPT, reader, kind, seed, count, folder)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.mutations
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in QUICK])
 def test_changed_datasets(kind, tmp_path):
