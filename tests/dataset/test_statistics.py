@@ -18,6 +18,7 @@ from seqlake.dataset.statistics import Statistics, chunks, outliers, ranks, scan
 from seqlake.dataset.statistics.moments import merged, moments
 from seqlake.dataset.statistics.ranks import QuantileSearch
 from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.executors.processes import Processes
 from seqlake.testing import samples
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.99, 1.0)
@@ -246,22 +247,29 @@ def arrays(draw) -> np.ndarray:
 @given(values=arrays(), cuts=st.lists(st.integers(0, 60), max_size=3), quantile=st.floats(0, 1))
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @pytest.mark.parametrize("kept", [1 << 22, 12, 0], ids=["sorted", "counted and sorted", "counted"])
-def test_any_numbers_in_any_parts(kept, values, cuts, quantile) -> None:
-    """The ways to a quantile: keeping the numbers, counting 16 bits at a time to the very end, and both in turn."""
+@pytest.mark.parametrize("known", [True, False])
+def test_any_numbers_in_any_parts(kept, known, values, cuts, quantile) -> None:
+    """The ways to a quantile: keeping the numbers, counting 16 bits at a time to the very end, and both in turn.
+
+    How many there are is known before, or when the first pass ends.
+    """
     parts = np.split(values, sorted(min(cut, len(values)) for cut in cuts))
     found = merged([moments(part) for part in parts])
     assert moments(*parts).count.tolist() == found.count.tolist()
     points = (quantile, 0.5)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ranks, "_KEPT", kept)
-        selector = QuantileSearch(values.dtype, found.count, points)
+        counts = found.count if known else np.full(values.shape[1], ranks.UNCOUNTED)
+        selector = QuantileSearch(values.dtype, counts, points)
         passes = 0
         while selector.wanted:
             for part in parts:
                 selector.add(part)
+            if not known and not passes:
+                selector.know(found.count)
             selector.end_pass()
             passes += 1
-    assert passes <= (1 if kept >= values.size else max(1, values.dtype.itemsize // 2))
+    assert passes <= (int(not known) + 1 if kept >= values.size else max(1, values.dtype.itemsize // 2))
     for dim in range(values.shape[1]):
         finite = np.sort(values[:, dim][np.isfinite(values[:, dim])])
         assert found.count[dim] == len(finite)
@@ -278,8 +286,11 @@ def test_any_numbers_in_any_parts(kept, values, cuts, quantile) -> None:
 
 def test_many_numbers_are_counted_in_more_parts() -> None:
     """Each part gives back a histogram for each dimension and quantile: of few numbers they are more than these."""
-    parts = [QuantileSearch(np.dtype("f4"), np.array([count, 1]), (0.5,)).parts for count in (0, 10**6, 10**7, 10**8)]
+    parts = [
+        QuantileSearch(np.dtype("f4"), np.array([count, 1]), (0.5,)).parts(10**9) for count in (0, 10**6, 10**7, 10**8)
+    ]
     assert parts == [8, 8, 19, 190]
+    assert QuantileSearch(np.dtype("f4"), np.full(2, ranks.UNCOUNTED), (0.5,)).parts(10**7) == 19
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -364,6 +375,52 @@ def test_columns_take_turns_where_memory_is_short(tmp_path, monkeypatch) -> None
     assert {len(names) for names in turns[1:]} == {1}
     for name in ("action", "obs_state"):
         check(stats[name], concatenated(samples.arm_episodes(30), name))
+
+
+@pytest.mark.parametrize("on", [None, Processes(workers=1)])
+def test_two_passes_do_for_what_has_a_declared_width(tmp_path, monkeypatch, on) -> None:
+    """Where quantiles lie is seen together with the moments; a wide column and one without a width go once more."""
+    wide = ranks.HISTOGRAMS // len(QUANTILES) + 1
+    schema = sl.Schema({"x": sl.Trajectory(dim=3), "wide": sl.Trajectory(dim=wide), "any": sl.Trajectory()})
+    ds = sl.create(tmp_path / "ds", schema)
+    rng = np.random.default_rng(3)
+    cells = {"x": 3, "wide": wide, "any": 2}
+    for number in range(4):
+        given = {name: rng.normal(size=(30, dim)).astype("f4") for name, dim in cells.items()}
+        if number == 1:
+            given["x"][:, 1] = np.nan
+        ds.append([{"sequence_id": f"{number}", **given}])
+    passes = []
+    over = scan._Scan._over
+    monkeypatch.setattr(
+        scan._Scan, "_over", lambda self, names, *rest: passes.append(names) or over(self, names, *rest)
+    )
+    stats = statistics(ds, [*cells], quantiles=QUANTILES, on=on)
+    # All begin together; then "x" goes on, and the others begin and, as far as they are many numbers, go on.
+    assert passes[:2] == [["x", "wide", "any"], ["x"]]
+    assert all("x" not in names for names in passes[2:])
+    rows = list(ds)
+    for name in cells:
+        numbers = np.concatenate([row[name][:] for row in rows]).astype("f4")
+        for point in QUANTILES:
+            finite = [column[np.isfinite(column)] for column in numbers.T]
+            truth = [np.quantile(column, point, method="inverted_cdf") for column in finite]
+            assert stats[name].quantiles[point].tolist() == truth
+
+
+def test_steps_of_other_widths_are_refused_where_quantiles_are_asked(tmp_path) -> None:
+    """The search beside the moments has the declared width; what has another is an error of ours."""
+    path = tmp_path / "ds" / "data"
+    path.mkdir(parents=True)
+    cells = [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0, 3.0]]]
+    kind = pa.list_(pa.list_(pa.float32()))
+    for number, cell in enumerate(cells):
+        table = pa.table({"sequence_id": [f"{number}"], "x": pa.array([cell], kind)})
+        pq.write_table(table, path / f"{number}.parquet")
+    sl.init(tmp_path / "ds", column_types={"x": sl.Trajectory(dim=2)})
+    for on in (None, Processes(workers=1)):
+        with pytest.raises(SchemaMismatchError, match="does not fit"):
+            statistics(sl.open(tmp_path / "ds"), ["x"], on=on)
 
 
 def test_long_columns_are_counted_block_by_block(tmp_path, monkeypatch) -> None:

@@ -83,7 +83,7 @@ VERBS: dict[str, Callable[[Any, Path, Any], Any]] = {
     "compute": lambda ds, out, on: sl.compute(ds, totals(), COLUMNS, read=["action"], on=on or HERE),
 }
 WRITERS = {"convert", "repack", "repack by rows", "trim", "segment", "resample"}
-PASSES = {"statistics": 3}  # of others one
+PASSES = {"statistics": 2}  # of others one
 
 
 def record(place: Path) -> None:

@@ -108,7 +108,7 @@ def test_results_do_not_wait_until_workers_have_ended(tmp_path: Path) -> None:
 
 
 def test_all_passes_of_a_verb_have_the_same_workers(tmp_path: Path, monkeypatch) -> None:
-    """Of statistics: moments, then quantiles in two passes; with receipts, too."""
+    """Of statistics: moments and about where quantiles lie, then quantiles; with receipts, too."""
     pools: list[int] = []
 
     class Counted(processes.ProcessPoolExecutor):

@@ -66,8 +66,8 @@ ROWS_WITH_FILES = 8
 """The same where new files are made, whose bytes go home with the results."""
 
 # Workers end at about the same time: few sequences are cut into so many tasks, as far as each has a whole batch, and
-# the last batches of any run into parts.
-_TASKS, _LAST, _PARTS = 32, 2, 4
+# the last two batches of any run into parts, the very last into more of them.
+_TASKS, _PARTS, _LAST_PARTS = 32, 4, 8
 _FEW = 5  # failures that a message names
 
 
@@ -389,8 +389,10 @@ def _tasks(left: Ints, run: Run, *, first: int) -> list[TaskRows]:
     batch = run.batch_size if run.window is None else 1
     most = min(ROWS_WITH_FILES if files else ROWS_PER_TASK, max(batch, -(-len(left) // _TASKS)))
     batch = min(batch, most)
-    whole = batch * max(0, len(left) // batch - _LAST)
-    starts = [*range(0, whole, most), *range(whole, len(left), -(-batch // _PARTS))]
+    whole = batch * max(0, len(left) // batch - 2)
+    last = min(whole + batch, len(left))
+    starts = [*range(0, whole, most), *range(whole, last, -(-batch // _PARTS))]
+    starts += range(last, len(left), -(-batch // _LAST_PARTS))
     return [TaskRows(first + n, left[a:b]) for n, (a, b) in enumerate(pairwise([*starts, len(left)]))]
 
 

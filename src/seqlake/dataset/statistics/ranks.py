@@ -3,7 +3,7 @@
 Every number has a key: an unsigned integer of its own width that sorts as the number does. One pass counts the upper
 16 bits of all keys, which says in which of 65 536 bins each wanted rank lies; the next pass looks only at numbers in
 these bins, and keeps them where they are few, else counts their next 16 bits. Two passes do for 32 bits, however the
-numbers are distributed.
+numbers are distributed; the first needs to know nothing, so it may be the one that counts them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _DIGIT = 16  # bits that one pass decides
 _KEPT = 1 << 22  # numbers that are kept and sorted instead of counted
 HISTOGRAMS = 256  # of 512 KiB each, at a time
+UNCOUNTED = 1 << 40
+"""In place of counts that nobody knows yet: so many that the first pass counts bins, whatever there is."""
+
 _TURNED = 1024  # steps that are turned into columns at a time, within the cache
 _PARTS = 8  # in which even few numbers are counted
 _UPPER = _DIGIT // 8  # bytes of a number that the first pass looks at
@@ -50,7 +53,7 @@ class QuantileSearch:
 
     Args:
         dtype: Type of the numbers: floats or integers of any width.
-        counts: [D] how many finite numbers each dimension has.
+        counts: [D] how many finite numbers each dimension has; `UNCOUNTED` until `know` says it.
         quantiles: From 0 to 1.
 
     Example:
@@ -112,10 +115,27 @@ class QuantileSearch:
         for place, (bins, counts) in histograms_of.items():
             self._counted[place][bins] += counts
 
+    def know(self, counts: NDArray[np.int64], /) -> None:
+        """How many finite numbers each of [D] dimensions has, before the first pass ends, which went through all."""
+        self._counts = counts
+        self._left = self._ranks()
+        for dim in self._dims:
+            if not counts[dim]:
+                self._targets[dim] = {}
+                del self._counted[dim, 0]
+
+    def parts(self, steps: int, /) -> int:
+        """In how many parts others count at most: with fewer numbers for each bin, histograms outweigh them.
+
+        Args:
+            steps: How many numbers a dimension has at most, as long as nobody has counted them.
+        """
+        return max(_PARTS, min(steps, int(self._counts.max(initial=0))) >> (_DIGIT + 3))
+
     @property
-    def parts(self) -> int:
-        """In how many parts others count at most: with fewer numbers for each bin, histograms outweigh them."""
-        return max(_PARTS, int(self._counts.max(initial=0)) >> (_DIGIT + 3))
+    def dims(self) -> int:
+        """D."""
+        return len(self._counts)
 
     @property
     def wanted(self) -> bool:
@@ -253,10 +273,13 @@ class QuantileSearch:
         everything = list(range(len(self._quantiles)))
         self._level = 0
         self._targets = {dim: {0: everything} if self._counts[dim] else {} for dim in self._dims}
-        self._left = np.array(
-            [[rank_of(q, int(count)) if count else 0 for count in self._counts] for q in self._quantiles], np.int64
-        )
+        self._left = self._ranks()
         self._begin_pass(int(self._counts[self._dims.start : self._dims.stop].sum()))
+
+    def _ranks(self) -> NDArray[np.int64]:
+        """[quantiles, D] which of its sorted numbers each quantile is."""
+        ranks = [[rank_of(q, int(count)) if count else 0 for count in self._counts] for q in self._quantiles]
+        return np.array(ranks, np.int64).reshape(self._keys.shape)
 
     def _begin_pass(self, numbers: int) -> None:
         self._keeping = numbers <= _KEPT

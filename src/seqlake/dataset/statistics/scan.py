@@ -24,7 +24,7 @@ from seqlake.dataset.drawing.strips import is_pictures
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.statistics.chunks import declared_shape, each, kept_dtype, pieces, pieces_of
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
-from seqlake.dataset.statistics.ranks import HISTOGRAMS, QuantileSearch, histograms, rank_of
+from seqlake.dataset.statistics.ranks import HISTOGRAMS, UNCOUNTED, QuantileSearch, histograms, rank_of
 from seqlake.dataset.statistics.summary import ColumnStatistics, Statistics, finished
 from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
 from seqlake.executors import executor_of, in_order
@@ -68,8 +68,9 @@ def statistics(
 
     Images and videos are sampled: at most 1024 frames of 128 sequences, evenly spaced, by channel and scaled to [0, 1].
 
-    One pass over the numbers finds all but the quantiles, one or two more find these (up to four for 64-bit numbers
-    that are mostly alike). Memory does not grow with the dataset, and the result does not depend on `workers`. It is
+    One pass over the numbers finds all but the quantiles and about where these lie, one more finds them (up to three
+    for 64-bit numbers that are mostly alike; one of its own where a column has hundreds of dimensions, or declares
+    none). Memory does not grow with the dataset, and the result does not depend on `workers`. It is
     kept by the source's fingerprint where its table can keep it, and read again from there.
 
     Args:
@@ -170,10 +171,16 @@ class _Scan:
 
     def run(self) -> dict[str, ColumnStatistics]:
         """The statistics of each column."""
-        moments, nulls, shapes = self._moments()
-        ordered: dict[str, NDArray[Any]] = {}
-        for names in self._turns(moments):
-            ordered.update(self._quantiles(names, moments))
+        searches = self._searches()
+        moments, nulls, shapes = self._moments(searches)
+        for name, search in searches.items():
+            search.know(moments[name].count)
+            search.end_pass()
+        ordered = self._quantiles(searches)
+        for names in self._turns([name for name in self.names if name not in searches], moments):
+            ordered |= self._quantiles(
+                {name: QuantileSearch(moments[name].min.dtype, moments[name].count, self.points) for name in names}
+            )
         return {
             name: finished(
                 moments[name],
@@ -185,11 +192,24 @@ class _Scan:
             for name in self.names
         }
 
-    def _turns(self, moments: Mapping[str, Moments]) -> Iterator[list[str]]:
+    def _searches(self) -> dict[str, QuantileSearch]:
+        """Of columns whose width is declared, as many as memory is meant for: these begin with the first pass."""
+        searches: dict[str, QuantileSearch] = {}
+        room = HISTOGRAMS if self.points else 0
+        for name in self.names:
+            shape = declared_shape(self.source.schema[name])
+            needed = room + 1 if shape is None else int(np.prod(shape, dtype=np.int64)) * len(self.points)
+            if 0 < needed <= room:
+                counts = np.full(needed // len(self.points), UNCOUNTED, np.int64)
+                searches[name] = QuantileSearch(kept_dtype(self.source.schema[name]), counts, self.points)
+                room -= needed
+        return searches
+
+    def _turns(self, names: Sequence[str], moments: Mapping[str, Moments]) -> Iterator[list[str]]:
         """Columns whose quantiles are found at a time: as many as memory is meant for, at least one."""
         turn: list[str] = []
         room = HISTOGRAMS
-        for name in self.names:
+        for name in names:
             needed = histograms(moments[name].count, len(self.points))
             if turn and needed > room:
                 yield turn
@@ -198,29 +218,26 @@ class _Scan:
             room -= needed
         yield turn
 
-    def _quantiles(self, names: Sequence[str], moments: Mapping[str, Moments]) -> dict[str, NDArray[Any]]:
+    def _quantiles(self, searches: Mapping[str, QuantileSearch]) -> dict[str, NDArray[Any]]:
         """Of each column [quantiles, D]."""
-        ranks = {name: QuantileSearch(moments[name].min.dtype, moments[name].count, self.points) for name in names}
+        while wanted := {name: search for name, search in searches.items() if search.wanted}:
+            look = _Look({name: search.dtype for name, search in wanted.items()}, wanted, moments=False)
+            for _ in self._over(list(wanted), look, "quantiles"):
+                pass
+            for search in wanted.values():
+                search.end_pass()
+        return {name: search.values for name, search in searches.items()}
 
-        while wanted := [name for name in names if ranks[name].wanted]:
-            look = _QuantileLook({name: ranks[name] for name in wanted})
-            if self.executor is None:
-                for _ in self._over(wanted, look, "quantiles"):
-                    pass
-            else:
-                self._absorbed(wanted, look)
-            for name in wanted:
-                ranks[name].end_pass()
-        return {name: ranked.values for name, ranked in ranks.items()}
-
-    def _moments(self) -> tuple[dict[str, Moments], dict[str, int], dict[str, tuple[int, ...]]]:
-        """Of each column its moments, its null cells and the shape of a step."""
+    def _moments(
+        self, searches: Mapping[str, QuantileSearch]
+    ) -> tuple[dict[str, Moments], dict[str, int], dict[str, tuple[int, ...]]]:
+        """Of each column its moments, its null cells and the shape of a step; searches see its numbers, too."""
         schema = self.source.schema
         nulls = dict.fromkeys(self.names, 0)
         shapes: dict[str, tuple[int, ...]] = {}
         parts: dict[str, list[Moments]] = {name: [] for name in self.names}
 
-        look = _MomentsLook({name: kept_dtype(schema[name]) for name in self.names})
+        look = _Look({name: kept_dtype(schema[name]) for name in self.names}, searches, moments=True)
         for name, without, shape, some in self._over(self.names, look, "moments"):
             nulls[name] += without
             if shape is None or some is None:
@@ -238,37 +255,40 @@ class _Scan:
             parts[name].append(none_yet(int(np.prod(shape, dtype=np.int64)), kept_dtype(schema[name])))
         return {name: merged(some) for name, some in parts.items()}, nulls, shapes
 
-    def _over(self, names: Sequence[str], look: Callable[[CellBatch], Any], what: str) -> Iterator[Any]:
+    def _over(self, names: Sequence[str], look: _Look, what: str) -> Iterator[Any]:
         """What `look` makes of every chunk, in their order."""
-        if self.executor is not None:
-            run = partial(_looked, look=look, schema=self.source.schema, names=tuple(names))
-            with self._bar(what) as bar:
-                for some in in_order(self.executor, run, self._tasks(), done=lambda task: bar.update(len(task))):
-                    yield from some
-            return
-
-        def work(piece: Callable[[], Iterator[CellBatch]]) -> list[Any]:
-            return [look(chunk) for chunk in piece()]
-
         with self._bar(what) as bar:
+            if self.executor is not None:
+                yield from self._elsewhere(names, look, bar)
+                return
+
+            def work(piece: Callable[[], Iterator[CellBatch]]) -> list[Any]:
+                return [look(chunk) for chunk in piece()]
+
             for done in each(pieces(self.source, names, passed=bar.update), work, workers=self.workers):
                 yield from done
 
-    def _absorbed(self, names: Sequence[str], look: _QuantileLook) -> None:
-        """Searches take in what others saw, as it comes: the histograms of all tasks at once could be gigabytes."""
+    def _elsewhere(self, names: Sequence[str], look: _Look, bar: tqdm[Any]) -> Iterator[Any]:
+        """The same by an executor. Searches take in what others saw as it comes: all of it could be gigabytes."""
         assert self.executor is not None
-        run = partial(_ranked, look=look, schema=self.source.schema, names=tuple(names))
-        with self._bar("quantiles") as bar:
+        results: dict[int, list[Any]] = {}
 
-            def done(task: Sequence[Shard], parts: dict[str, Seen]) -> None:
-                for name, part in parts.items():
-                    look.ranks[name].absorb(part)
-                bar.update(len(task))
+        def done(task: tuple[int, Sequence[Shard]], answer: tuple[list[Any], dict[str, Seen]]) -> None:
+            results[task[0]], parts = answer
+            for name, part in parts.items():
+                look.searches[name].absorb(part)
+            bar.update(len(task[1]))
 
-            most = max(search.parts for search in look.ranks.values())
-            self.executor.run(run, self._tasks(min(most, _TASKS)), done=done, tick=lambda: None)
+        searches = look.searches.values()
+        width = sum(search.dims * search.dtype.itemsize for search in searches)
+        steps = sum(shard.nbytes for shard in self.source.shards()) // max(1, width)
+        most = max((search.parts(steps) for search in searches), default=_TASKS)
+        run = partial(_looked, look=look, schema=self.source.schema, names=tuple(names))
+        self.executor.run(run, list(enumerate(self._tasks(min(most, _TASKS)))), done=done, tick=lambda: None)
+        for number in sorted(results):
+            yield from results[number]
 
-    def _tasks(self, most: int = _TASKS) -> list[Sequence[Shard]]:
+    def _tasks(self, most: int) -> list[Sequence[Shard]]:
         """Runs of neighbouring shards, one for each task of an executor; the last ones ever smaller, so that workers
         end at about the same time.
         """
@@ -283,44 +303,32 @@ class _Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class _MomentsLook:
-    """What a chunk says of range, mean and deviation."""
+class _Look:
+    """What a chunk says of range, mean and deviation, where that is asked; searches of some columns see it, too."""
 
     dtypes: Mapping[str, np.dtype[Any]]
+    searches: Mapping[str, QuantileSearch]
+    moments: bool
 
     def __call__(self, chunk: CellBatch, /) -> tuple[str, int, tuple[int, ...] | None, Moments | None]:
         if not chunk.parts:
             return chunk.column, chunk.nulls, None, None
-        some = moments(*_flat(chunk, self.dtypes[chunk.column]))
+        numbers = _flat(chunk, self.dtypes[chunk.column])
+        search = self.searches.get(chunk.column)
+        if search is not None and numbers[0].shape[1] == search.dims:  # else steps differ, which is refused
+            search.add(*numbers)
+        some = moments(*numbers) if self.moments else None
         return chunk.column, chunk.nulls, chunk.parts[0].shape[1:], some
 
 
-@dataclass(frozen=True, slots=True)
-class _QuantileLook:
-    """Shows chunks to the searches of their columns."""
-
-    ranks: Mapping[str, QuantileSearch]
-
-    def __call__(self, chunk: CellBatch, /) -> None:
-        if chunk.parts:
-            search = self.ranks[chunk.column]
-            search.add(*_flat(chunk, search.dtype))
-
-
 def _looked(
-    shards: Sequence[Shard], /, *, schema: Schema, names: Sequence[str], look: Callable[[CellBatch], Any]
-) -> list[Any]:
-    """What `look` makes of the chunks of some shards; an executor's task."""
-    return [look(chunk) for shard in shards for piece in pieces_of(shard, schema, names) for chunk in piece()]
-
-
-def _ranked(
-    shards: Sequence[Shard], /, *, schema: Schema, names: Sequence[str], look: _QuantileLook
-) -> dict[str, Seen]:
-    """What searches see of the numbers of some shards; an executor's task."""
-    fresh = _QuantileLook({name: search.blank() for name, search in look.ranks.items()})  # a task may be run again
-    _looked(shards, schema=schema, names=names, look=fresh)
-    return {name: search.seen for name, search in fresh.ranks.items()}
+    task: tuple[int, Sequence[Shard]], /, *, schema: Schema, names: Sequence[str], look: _Look
+) -> tuple[list[Any], dict[str, Seen]]:
+    """What is made of the chunks of some shards, and what searches saw there; an executor's task."""
+    searches = {name: search.blank() for name, search in look.searches.items()}  # a task may be run again
+    fresh = replace(look, searches=searches)
+    results = [fresh(chunk) for shard in task[1] for piece in pieces_of(shard, schema, names) for chunk in piece()]
+    return results, {name: search.seen for name, search in searches.items()}
 
 
 def _flat(chunk: CellBatch, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
