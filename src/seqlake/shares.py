@@ -25,13 +25,13 @@ import secrets
 import shutil
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from seqlake.bars import progress_bar
 from seqlake.errors import SeqlakeError
-from seqlake.executors import executor_of, expect, in_order, kept, numbered
+from seqlake.executors import Result, Task, executor_of, expect, kept, numbered
 from seqlake.files.locations import is_local, local_path
 from seqlake.packing import pack, unpack
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from seqlake.executors import Executor, Result, Task
+    from seqlake.executors import Executor
 
 T = TypeVar("T")
 E = TypeVar("E", bound="Executor | None")
@@ -443,8 +443,8 @@ def begun(
 
     Example:
         >>> with begun(executor_of("processes", workers=1), "statistics", {"columns": ["action"]}) as executor:
-        ...     in_order(executor, abs, [-1])
-        [1]
+        ...     in_turn(executor, abs, [-1], at_once=1, done=print)
+        -1 1
     """
     if executor is None:
         yield executor
@@ -468,25 +468,52 @@ def begun(
 
 
 def in_turn(
-    executor: Executor, function: Callable[[Task], Result], tasks: Sequence[Task], /, *, at_once: int
-) -> Iterator[Result]:
-    """The results in the order of the tasks, for work whose results are too many for memory together.
+    executor: Executor,
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    /,
+    *,
+    at_once: int,
+    done: Callable[[Task, Result], None],
+) -> None:
+    """Hand over results in the order of the tasks, as soon as they are there; too many for memory together.
 
     Args:
         executor: What runs them.
         function: Picklable.
         tasks: Independent of each other.
         at_once: So many results wait in memory at most; of a run that keeps receipts, one does.
+        done: Called in this process with each task and its result, while later ones are worked at.
 
     Example:
-        >>> list(in_turn(executor_of("processes", workers=1), abs, [-2, 1], at_once=1))
-        [2, 1]
+        >>> in_turn(executor_of("processes", workers=1), abs, [-2, 1], at_once=1, done=print)
+        -2 2
+        1 1
     """
     if isinstance(executor, RecordedRun):
-        yield from executor.kept(function, tasks)
+        for task, result in zip(tasks, executor.kept(function, tasks), strict=True):
+            done(task, result)
         return
     for start in range(0, len(tasks), at_once):
-        yield from in_order(executor, function, tasks[start : start + at_once])
+        turn = _Turn(tasks[start : start + at_once], done)
+        executor.run(numbered(function), list(enumerate(turn.tasks)), done=turn.take, tick=lambda: None)
+
+
+@dataclass(slots=True)
+class _Turn(Generic[Task, Result]):
+    """Results that wait for those before them."""
+
+    tasks: Sequence[Task]
+    done: Callable[[Task, Result], None]
+    early: dict[int, Result] = field(default_factory=dict)
+    upto: int = 0
+
+    def take(self, task: tuple[int, Task], result: Result, /) -> None:
+        """Hand over what can be by now."""
+        self.early[task[0]] = result
+        while self.upto in self.early:
+            self.done(self.tasks[self.upto], self.early.pop(self.upto))
+            self.upto += 1
 
 
 def inner_of(executor: Executor, /) -> Executor:

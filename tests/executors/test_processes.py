@@ -24,7 +24,7 @@ from seqlake.errors import SeqlakeError, UnknownPluginError
 from seqlake.executors import executor_of, expect, in_order, kept, processes
 from seqlake.executors.processes import Processes
 from seqlake.executors.ray import Ray
-from seqlake.shares import Resumable
+from seqlake.shares import Resumable, in_turn
 from seqlake.testing.executors import ExecutorTests
 
 
@@ -144,6 +144,26 @@ def test_a_conversion_runs_on_any_executor(tmp_path: Path) -> None:
     ds = sl.convert(sl.scan(rows), tmp_path / "out", on=Backwards(), bytes_per_part=100)
     assert ds.to_arrow()["reward"].to_pylist() == rows["reward"].to_pylist()
     assert not ds.validate(depth="rows").findings
+
+
+def test_results_in_turn_are_handed_over_while_others_are_worked_at() -> None:
+    """In the order of the tasks, none before those before it."""
+    happened: list[str] = []
+
+    def work(task: int) -> int:
+        happened.append(f"work {task}")
+        return -task
+
+    def done(task: int, result: int) -> None:
+        assert result == -task
+        happened.append(f"done {task}")
+
+    in_turn(Processes(workers=1), work, [1, 2, 3], at_once=2, done=done)
+    assert happened == ["work 1", "done 1", "work 2", "done 2", "work 3", "done 3"]
+    happened.clear()
+    in_turn(Backwards(), work, [1, 2, 3], at_once=2, done=done)
+    assert [one for one in happened if one.startswith("done")] == ["done 1", "done 2", "done 3"]
+    assert happened.index("done 2") < happened.index("work 3")  # so many wait
 
 
 def test_a_name_or_an_object_says_which() -> None:

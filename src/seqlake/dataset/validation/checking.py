@@ -232,38 +232,55 @@ def _rows(selection: Excerpt, depth: Depth, reported: set[str], executor: Execut
         else:
             look = _FileLook(selection, frozenset(reported), depth == "decode")
             identity = {"source": lambda: selection.fingerprint, "depth": depth}
-            ahead = _Ahead(stack.enter_context(begun(executor, "validate", identity)), look, shards)
-            for number, shard in enumerate(shards):
-                yield from walk.shard(shard, _location(shard, source), ahead.of(number))
+            behind = _Behind(shards, lambda shard, facts: walk.shard(shard, _location(shard, source), facts))
+            run = stack.enter_context(begun(executor, "validate", identity))
+            in_turn(run, look, _file_tasks(shards), at_once=_TASKS_AT_ONCE, done=behind.take)
+            behind.walk(upto=len(shards))
+            yield from behind.findings
         if files is not None:
             yield from files.finish()
     yield from check_notes(notes)
 
 
-class _Ahead:
-    """What executors see of files, some shards ahead of the walk."""
+def _file_tasks(shards: Sequence[Shard]) -> list[_FileTask]:
+    some = max(_FEWEST_ROWS, -(-sum(shard.rows for shard in shards) // _TASKS))
+    size = min(_ROWS_OF_TASK, some)
+    return [
+        _FileTask(number, shard, start, min(start + size, shard.rows))
+        for number, shard in enumerate(shards)
+        for start in range(0, shard.rows, size)
+    ]
 
-    def __init__(self, executor: Executor, look: _FileLook, shards: Sequence[Shard]) -> None:
-        some = max(_FEWEST_ROWS, -(-sum(shard.rows for shard in shards) // _TASKS))
-        size = min(_ROWS_OF_TASK, some)
-        tasks = [
-            _FileTask(number, shard, start, min(start + size, shard.rows))
-            for number, shard in enumerate(shards)
-            for start in range(0, shard.rows, size)
-        ]
-        facts = in_turn(executor, look, tasks, at_once=_TASKS_AT_ONCE)
-        self._facts = zip(tasks, facts, strict=True)
-        self._next = next(self._facts, None)
 
-    def of(self, number: int) -> Iterator[Mapping[str, CellFacts]]:
-        """The rows of one shard, in order; shards are asked for in theirs."""
-        whole = True  # what follows a gap would stand at the wrong rows
-        while self._next is not None and self._next[0].number <= number:
-            task, facts = self._next
-            if whole and task.number == number:
-                yield from facts
-            whole = whole and (task.number < number or len(facts) == task.stop - task.start)
-            self._next = next(self._facts, None)
+class _Behind:
+    """Walks each shard, in order, as soon as executors have seen its files, while they are at those of the next."""
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        walk: Callable[[Shard, Iterator[Mapping[str, CellFacts]]], Iterator[Finding]],
+    ) -> None:
+        self.findings: list[Finding] = []
+        self._shards, self._walk = shards, walk
+        self._walked = 0
+        self._facts: list[Mapping[str, CellFacts]] = []  # of the next shard
+        self._whole = True  # what follows a gap would stand at the wrong rows
+
+    def take(self, task: _FileTask, facts: Sequence[Mapping[str, CellFacts]], /) -> None:
+        """What was seen of some rows; tasks come in their order."""
+        self.walk(upto=task.number)
+        if self._whole:
+            self._facts += facts
+        self._whole = self._whole and len(facts) == task.stop - task.start
+        if task.stop == task.shard.rows:
+            self.walk(upto=task.number + 1)
+
+    def walk(self, *, upto: int) -> None:
+        """All shards before this one."""
+        for shard in self._shards[self._walked : upto]:
+            self._walked += 1
+            facts, self._facts, self._whole = self._facts, [], True
+            self.findings += self._walk(shard, iter(facts))
 
 
 def file_context(selection: Excerpt, reported: frozenset[str], /) -> FileContext:
