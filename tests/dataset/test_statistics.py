@@ -408,6 +408,14 @@ def test_two_passes_do_for_what_has_a_declared_width(tmp_path, monkeypatch, on) 
             assert stats[name].quantiles[point].tolist() == truth
 
 
+def test_a_width_that_is_another_than_declared_is_searched_once_it_is_known(tmp_path, monkeypatch) -> None:
+    """As of files of others, where lists within steps have more numbers than their declaration says."""
+    cells = [np.random.default_rng(n).normal(size=(20, 3)).astype("f4") for n in range(4)]
+    ds = dataset(tmp_path / "ds", cells)
+    monkeypatch.setattr(scan, "declared_shape", lambda column: (5,))
+    check(statistics(ds, quantiles=QUANTILES)["signal"], np.concatenate(cells))
+
+
 def test_steps_of_other_widths_are_refused_where_quantiles_are_asked(tmp_path) -> None:
     """The search beside the moments has the declared width; what has another is an error of ours."""
     path = tmp_path / "ds" / "data"

@@ -134,7 +134,7 @@ class QuantileSearch:
 
     @property
     def dims(self) -> int:
-        """D."""
+        """D, how many numbers a step has."""
         return len(self._counts)
 
     @property

@@ -171,8 +171,9 @@ class _Scan:
 
     def run(self) -> dict[str, ColumnStatistics]:
         """The statistics of each column."""
-        searches = self._searches()
-        moments, nulls, shapes = self._moments(searches)
+        begun_with = self._searches()
+        moments, nulls, shapes = self._moments(begun_with)
+        searches = {name: one for name, one in begun_with.items() if one.dims == len(moments[name].count)}
         for name, search in searches.items():
             search.know(moments[name].count)
             search.end_pass()
@@ -315,7 +316,7 @@ class _Look:
             return chunk.column, chunk.nulls, None, None
         numbers = _flat(chunk, self.dtypes[chunk.column])
         search = self.searches.get(chunk.column)
-        if search is not None and numbers[0].shape[1] == search.dims:  # else steps differ, which is refused
+        if search is not None and numbers[0].shape[1] == search.dims:  # else steps are not as wide as declared
             search.add(*numbers)
         some = moments(*numbers) if self.moments else None
         return chunk.column, chunk.nulls, chunk.parts[0].shape[1:], some
