@@ -69,9 +69,9 @@ def statistics(
     Images and videos are sampled: at most 1024 frames of 128 sequences, evenly spaced, by channel and scaled to [0, 1].
 
     One pass over the numbers finds all but the quantiles and about where these lie, one more finds them (up to three
-    for 64-bit numbers that are mostly alike; one of its own where a column has hundreds of dimensions, or declares
-    none). Memory does not grow with the dataset, and the result does not depend on `workers`. It is
-    kept by the source's fingerprint where its table can keep it, and read again from there.
+    for 64-bit numbers that are mostly alike). Of columns that declare no width, and of what is beyond 256 quantiles of
+    dimensions, these begin after that pass. Memory does not grow with the dataset, and the result does not depend on
+    `workers`. It is kept by the source's fingerprint where its table can keep it, and read again from there.
 
     Args:
         source: A dataset, a selection, a scanned format.
