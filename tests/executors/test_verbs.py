@@ -10,6 +10,8 @@ import pytest
 
 import seqlake as sl
 
+from .test_processes import Backwards
+
 EXECUTORS = ["processes", "ray"]
 
 
@@ -65,21 +67,12 @@ def test_findings_are_the_same(recorded, on, depth) -> None:
     assert bool(here.errors) == (depth != "rows")
 
 
-class _Backwards:
-    """Ends the last task first."""
-
-    def run(self, function, tasks, /, *, done, tick) -> None:
-        for task in reversed(tasks):
-            done(task, function(task))
-            tick()
-
-
 @pytest.mark.parametrize("at_once", [1, 2, 1000])
 def test_shards_are_judged_in_their_order_whatever_ends_first(recorded, at_once, monkeypatch) -> None:
     monkeypatch.setattr("seqlake.dataset.validation.checking._ROWS_OF_TASK", 2)
     monkeypatch.setattr("seqlake.dataset.validation.checking._TASKS_AT_ONCE", at_once)
     here = sl.validate(recorded, depth="decode")
-    there = sl.validate(recorded, depth="decode", on=_Backwards())
+    there = sl.validate(recorded, depth="decode", on=Backwards())
     assert [one.to_json() for one in here] == [one.to_json() for one in there]
 
 
