@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+HEAVY = ["torch", "pandas", "av", "duckdb", "deltalake", "pyiceberg.catalog.sql"]
+"""What processes that are forked by a server find imported."""
+
 ENDED = pytest.StashKey[str]()
 CREDENTIALS = {"access_key_id": "testing", "secret_access_key": "testing", "region": "us-east-1"}
 
@@ -43,6 +47,7 @@ class Bucket(NamedTuple):
 def pytest_configure() -> None:
     """Ctrl-C interrupts, here and in all processes that tests begin: one begun in the background may ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    multiprocessing.set_forkserver_preload(HEAVY)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import pickle
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from seqlake.errors import DuplicateSequenceError, SeqlakeError, ValidationError
 from seqlake.receipts import decode, encode
 from seqlake.spec.column_types import Video
 from seqlake.testing import samples
+from seqlake.testing.processes import fresh
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_parts_in_any_order_and_twice_make_one_commit(source: Dataset, target: D
 
 def test_parts_of_other_processes_and_receipts_as_json(source: Dataset, target: Dataset) -> None:
     sink = pickle.loads(pickle.dumps(sink_of(target)))
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with fresh().Pool(2) as pool:
         work = [(sink, shard, part, source.schema.names) for part, shard in enumerate(source.shards())]
         receipts = pool.starmap(stage, work)
     kept = [decode(json.loads(json.dumps(encode(receipt)))) for receipt in receipts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import multiprocessing
 import pickle
 import socket
 import sqlite3
@@ -20,6 +19,7 @@ from seqlake.dataset.reading.inventory import elsewhere
 from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files import allowed, web
 from seqlake.files.stores import open_blob, open_store
+from seqlake.testing.processes import fresh
 
 from ..media.test_image import png  # noqa: TID252 - tests are no package that could be named
 from .test_web import Handler
@@ -122,7 +122,7 @@ def in_another_process(ds: sl.Dataset) -> str:
 
 def test_the_rule_travels_to_workers(server, tmp_path) -> None:
     ds = cells(tmp_path / "ds", [f"http://127.0.0.1:{server.server_port}/pic.png"])
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with fresh().Pool(1) as pool:
         assert pool.map(in_another_process, [ds, sl.open(ds.location, allow_hosts="127.0.0.1")]) == [
             "unsafe-reference",
             "(4, 6, 3)",

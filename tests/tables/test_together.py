@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from datetime import timedelta
-from multiprocessing import get_context
 
 import pytest
 
@@ -14,6 +13,7 @@ from seqlake.errors import CommitConflictError
 from seqlake.tables import standalone
 from seqlake.testing import oracle, tables
 from seqlake.testing.oracle import crashes
+from seqlake.testing.processes import fresh
 
 from ..soak import SOAK  # noqa: TID252 - tests are no package that could be named
 
@@ -41,8 +41,8 @@ def check_all_there(location, storage):
 
 
 def run_writers(location, storage):
-    # obstore's threads do not survive a fork; a spawned process has none yet.
-    with get_context("spawn").Pool(WRITERS, maxtasksperchild=1) as pool:
+    # obstore's threads do not survive a fork; a fresh process has none yet.
+    with fresh().Pool(WRITERS, maxtasksperchild=1) as pool:
         found = pool.starmap(append_many, [(location, storage, writer) for writer in range(WRITERS)], chunksize=1)
     assert len(set(found)) == WRITERS
 

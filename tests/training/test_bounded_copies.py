@@ -353,7 +353,7 @@ def test_worker_processes_come_in_the_least_that_their_orders_need(folder, tmp_p
         cache = sl.Cache(tmp_path / "cache" if folder else None, limit)
         loader = sl.Loader(source, **options, cache=cache)
         return torch_data.DataLoader(
-            loader.torch(), batch_size=None, num_workers=2, multiprocessing_context="spawn", timeout=100
+            loader.torch(), batch_size=None, num_workers=2, multiprocessing_context="forkserver", timeout=100
         )
 
     with pytest.raises(CacheTooSmallError, match="is the least that works") as refused:

@@ -62,7 +62,7 @@ def through(tensor):
     return pickle.loads(ForkingPickler.dumps(tensor))
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
 def test_pages_are_filled_again_and_what_is_held_stays(start):
     held = []
     count = 60 if start == "fork" else 12

@@ -90,17 +90,7 @@ class KeptProcesses:
     def expect(self, count: int, /) -> None:
         """Have what processes are forked from import what they need, meanwhile, if there will be several."""
         if min(self._how.workers or _cores(), count) > 1:
-            self._prepare()
-
-    def _prepare(self) -> str:
-        """The way in which processes start."""
-        if "forkserver" not in multiprocessing.get_all_start_methods():
-            return "spawn"
-        # Each worker would import the same for a second; and it imports the script that asks anew, whatever is
-        # preloaded (Python before 3.14), with all that this has at its top.
-        multiprocessing.set_forkserver_preload(["__main__", *self._how.preload, *_imported()])
-        forkserver.ensure_running()  # and waits for nothing, as the first process would
-        return "forkserver"
+            start_method(self._how.preload)
 
     def _start(self, count: int) -> None:
         """Start as many processes as so many tasks want, or more in place of fewer."""
@@ -108,7 +98,7 @@ class KeptProcesses:
         if count <= max(1, self._count):
             return
         self.close()
-        context = multiprocessing.get_context(self._prepare())
+        context = multiprocessing.get_context(start_method(self._how.preload))
         self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=keep_freed_memory)
         self._count = count
         self._folder = tempfile.TemporaryDirectory(prefix="seqlake-workers-", ignore_cleanup_errors=True)
@@ -182,6 +172,22 @@ class KeptProcesses:
         path = Path(self._folder.name, str(self._functions))
         path.write_bytes(pickle.dumps(function))
         return str(path)
+
+
+def start_method(preload: Sequence[str] = (), /) -> str:
+    """How processes start that share nothing with this one; what they are forked from imports what they need by now.
+
+    Example:
+        >>> multiprocessing.get_context(start_method())
+        <multiprocessing.context.ForkServerContext object at ...>
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return "spawn"
+    # Each process would import the same for a second; and it imports the script that asks anew, whatever is preloaded
+    # (Python before 3.14), with all that this has at its top.
+    multiprocessing.set_forkserver_preload(["__main__", *preload, *_imported()])
+    forkserver.ensure_running()  # and waits for nothing, as the first process would
+    return "forkserver"
 
 
 def _imported() -> list[str]:

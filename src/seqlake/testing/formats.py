@@ -201,7 +201,7 @@ def read(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -
 
 
 def read_all(shards: Sequence[Shard], columns: Sequence[str], /) -> list[pa.Table]:
-    """Columns of several shards; runs in the spawned process."""
+    """Columns of several shards; runs in a process of its own."""
     return [read(shard, columns) for shard in shards]
 
 

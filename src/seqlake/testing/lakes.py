@@ -17,7 +17,6 @@ import signal
 import traceback
 from contextlib import suppress
 from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from seqlake.dataset.dataset import Dataset
 from seqlake.dataset.writing.ingest import File
 from seqlake.testing import tables
 from seqlake.testing.oracle import crashes
+from seqlake.testing.processes import fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ class LakeTests:
 
     def test_four_processes_append_and_every_row_is_there_once(self, table: Any) -> None:
         before = len(table.versions())
-        with get_context("spawn").Pool(WRITERS) as pool:
+        with fresh().Pool(WRITERS) as pool:
             pool.starmap(_append_many, [(pickle.dumps(table), writer) for writer in range(WRITERS)], chunksize=1)
         ids = [f"w{writer}-{number}" for writer in range(WRITERS) for number in range(APPENDS)]
         assert tables.rows_of(table.snapshot()) == tables.expected(ids)
@@ -59,7 +59,7 @@ class LakeTests:
     def test_half_of_the_writers_killed_lose_nothing_that_was_acknowledged(self, table: Any, tmp_path: Path) -> None:
         log = tmp_path / "acknowledged"
         log.mkdir()
-        with get_context("spawn").Pool(WRITERS) as pool:
+        with fresh().Pool(WRITERS) as pool:
             killed = pool.starmap(
                 _append_or_die, [(pickle.dumps(table), writer, str(log)) for writer in range(WRITERS)], chunksize=1
             )

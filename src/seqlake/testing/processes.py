@@ -1,20 +1,35 @@
-"""A function called in a process that shares nothing with this one."""
+"""Processes that share nothing with this one, and functions called in one."""
 
 from __future__ import annotations
 
-from multiprocessing import get_context
+import multiprocessing
 from typing import TYPE_CHECKING, Any
+
+from seqlake.executors.processes import start_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
+    from multiprocessing.context import BaseContext
 
 _STARTS = 3  # a loaded machine may fail to bring one up in time
 _UP, _DONE = 60, 240  # seconds
 
 
+def fresh() -> BaseContext:
+    """How such processes are started, by `multiprocessing`; they find what takes long to import imported.
+
+    Example:
+        ```python
+        with fresh().Pool(4) as pool:
+            pool.map(append, range(4))
+        ```
+    """
+    return multiprocessing.get_context(start_method(("deltalake", "pyiceberg.catalog.sql")))
+
+
 def elsewhere(function: Callable[..., Any], /, *given: Any) -> Any:
-    """What a function returns in a spawned process.
+    """What a function returns in such a process.
 
     Args:
         function: One that pickles.
@@ -29,7 +44,7 @@ def elsewhere(function: Callable[..., Any], /, *given: Any) -> Any:
         assert elsewhere(len, [1, 2, 3]) == 3
         ```
     """
-    context = get_context("spawn")
+    context: Any = fresh()  # whose `Process` typeshed does not know
     for _ in range(_STARTS):
         mine, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_answer, args=(theirs, function, given), daemon=True)

@@ -105,7 +105,7 @@ def _same(taken: Any, cell: Any) -> bool:
 
 
 def rows_in_child(shards: Sequence[Shard], column: str, /) -> list[int]:
-    """How many rows of a column each shard gives; for a spawned process."""
+    """How many rows of a column each shard gives; for a process of its own."""
     return [sum(batch.num_rows for batch in shard.open().batches([column])) for shard in shards]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMisma
 from seqlake.files.stores import open_store as open_files
 from seqlake.formats.l5kit import writing
 from seqlake.formats.l5kit.store import open_store
+from seqlake.testing.processes import fresh
 
 
 @pytest.mark.sampled
@@ -52,7 +52,7 @@ def test_writers_side_by_side(zarr, tmp_path):
     empty = zarr.read(tmp_path / "s.zarr")
     assert {name: len(rows) for name, rows in empty.items()} == {name: len(rows) for name, rows in drive.items()}
     assert not any(rows.tobytes().strip(b"\0") for rows in empty.values())
-    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(3, mp_context=fresh()) as pool:
         done = [
             pool.submit(fill, writer, name, rows, part)
             for name, rows in drive.items()

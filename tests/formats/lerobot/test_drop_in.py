@@ -223,7 +223,7 @@ def test_damaged_statistics_are_refused(episodes: list[Recorded], tmp_path: Path
         _ = LeRobotDatasetMetadata(root=root).stats
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_workers_give_what_this_process_gives(episodes: list[Recorded], tmp_path: Path, context: str) -> None:
     root = by_hand.write(tmp_path / "arm", episodes, "v3.0")
     dataset = LeRobotDataset(root=root, delta_timestamps={"action": [0.0, 0.1], CAM: [0.0]})

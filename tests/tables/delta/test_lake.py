@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from multiprocessing import get_context
 
 import pyarrow as pa
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from seqlake.protocols import Change
 from seqlake.tables import delta
 from seqlake.testing import lakes, tables
+from seqlake.testing.processes import fresh
 
 pytest.importorskip("deltalake")
 
@@ -30,7 +30,7 @@ def append_some(pickled, writer):
 def test_writers_on_a_bucket_lose_nothing(s3_bucket):
     uri, storage = s3_bucket
     table = delta.create(f"delta:{uri}/t", tables.SCHEMA, storage=storage)
-    with get_context("spawn").Pool(2) as pool:
+    with fresh().Pool(2) as pool:
         pool.starmap(append_some, [(pickle.dumps(table), writer) for writer in range(2)], chunksize=1)
     ids = [f"w{writer}-{number}" for writer in range(2) for number in range(5)]
     assert tables.rows_of(table.snapshot()) == tables.expected(ids)

@@ -7,7 +7,6 @@ import sqlite3
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from multiprocessing import get_context
 
 import duckdb
 import pyarrow as pa
@@ -26,6 +25,7 @@ from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.tables import ducklake
 from seqlake.testing import tables
+from seqlake.testing.processes import fresh
 from seqlake.testing.tables import append, expected, keys, rows_of
 
 pytestmark = pytest.mark.engines
@@ -350,7 +350,7 @@ def _we_append(lake, writer):
 def test_duckdb_and_seqlake_append_at_once_and_no_row_is_lost_or_doubled(postgres_lake, tmp_path, engine):
     location = f"ducklake:postgres:{postgres_lake}?table={NAME}&data_path={tmp_path}/data"
     table, lake = ducklake.create(location, tables.SCHEMA), engine(location)
-    with get_context("spawn").Pool(4) as pool:
+    with fresh().Pool(4) as pool:
         running = [pool.apply_async((_they_append, _we_append)[n % 2], (lake, n)) for n in range(4)]
         assert sorted(one.get(timeout=300) for one in running) == [0, 1, 2, 3]
     wanted = {f"w{writer}-{number}" for writer in range(4) for number in range(8)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
@@ -43,7 +44,7 @@ from seqlake.spec.schema import Column, Schema
 from seqlake.windows.clock import dataset_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from seqlake.executors import Executor
     from seqlake.protocols import Blob, Copied, Readable, Shard
@@ -83,15 +84,17 @@ class RowWalk:
     def shard(
         self, shard: Shard, location: str, ahead: Iterator[Mapping[str, CellFacts]] | None = None
     ) -> Iterator[Finding]:
-        """The findings of one shard's rows; those of their files may come with a later shard."""
+        """The findings of one shard's rows; the last ones may come with a later shard, as their files are seen."""
         if location in self.reported:
             return
         names = list(self.schema.names)
         stored = as_stored(shard, self.schema)
         try:
             misfits = dict(_misfits(stored, names))
-            for name, error in misfits.items():
-                yield Finding(code="V701", severity="error", message=str(error), location=location, column=name)
+            yield from self._behind(
+                Finding(code="V701", severity="error", message=str(error), location=location, column=name)
+                for name, error in misfits.items()
+            )
             names = [name for name in names if name not in misfits]
             place = replace(self.place, copied={} if self.files is None else self.copied(shard.key))
             start = 0
@@ -99,7 +102,11 @@ class RowWalk:
                 yield from self._rows(batch, location, start, place, ahead)
                 start += batch.num_rows
         except (SeqlakeError, OSError, pa.ArrowException) as error:
-            yield unreadable(error, location)
+            yield from self._behind([unreadable(error, location)])
+
+    def _behind(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        """After what is found of the rows before."""
+        return iter(findings) if self.files is None else self.files.after(findings)
 
     def _rows(
         self,
@@ -110,8 +117,7 @@ class RowWalk:
         ahead: Iterator[Mapping[str, CellFacts]] | None,
     ) -> Iterator[Finding]:
         batch = Batch(rows=rows, schema=self.schema, location=location, start=start, clock=self.clock)
-        yield from check_rows(batch, self.ids)
-        yield from check_references(batch, self.references)
+        yield from self._behind(chain(check_rows(batch, self.ids), check_references(batch, self.references)))
         gather_constant(batch, self.notes)
         if self.files is not None:
             yield from self.files.look(batch, place, ahead)

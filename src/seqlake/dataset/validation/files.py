@@ -35,6 +35,7 @@ from seqlake.protocols import Source
 from seqlake.spec.alignment import LOOKED_AT, Clock, Observed, clock_of, own_rate
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.depth import measure_of
+from seqlake.spec.findings import Finding
 from seqlake.spec.rules import Gathered, SeenPictures, check_cell, check_decoded, check_row
 from seqlake.spec.rules.facts import CellFacts, Damage, FileFacts, RowFacts, Trouble
 from seqlake.spec.rules.references import names_its_file
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from seqlake.dataset.validation.looking import FileContext
     from seqlake.media.video import VideoDecoder
     from seqlake.protocols import Blob
-    from seqlake.spec.findings import Finding
     from seqlake.spec.rules import Batch
     from seqlake.spec.schema import Schema
 
@@ -227,7 +227,7 @@ class FileWalk:
         self._reader = CellReader(deep=deep, stop=self._stop)
         self._pool: ThreadPoolExecutor | None = None
         self._threads = 1
-        self._rows: deque[_Row] = deque()
+        self._rows: deque[_Row | Finding] = deque()
         self._waiting = 0  # cells of these rows
         self._undecided: list[RowFacts] | None = [] if self._frames_tell() else None
 
@@ -271,6 +271,11 @@ class FileWalk:
             self._waiting += len(there)
             yield from self._judged(_AHEAD * self._threads)
 
+    def after(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        """Findings of others, behind those of rows before, whose files may take longer one time and shorter another."""
+        self._rows += findings
+        yield from self._judged(_AHEAD * self._threads)
+
     def finish(self) -> Iterator[Finding]:
         """The findings of the rows that are left."""
         yield from self._judged(0)
@@ -292,8 +297,15 @@ class FileWalk:
 
     def _judged(self, most: int) -> Iterator[Finding]:
         """The findings of the oldest rows, until at most so many cells are waiting."""
-        while self._rows and (self._waiting > most or len(self._rows) > _ROWS or not most or not self._rows[0].cells):
-            row = self._rows.popleft()
+        while self._rows:
+            row = self._rows[0]
+            if isinstance(row, Finding):
+                self._rows.popleft()
+                yield row
+                continue
+            if row.cells and most and self._waiting <= most and len(self._rows) <= _ROWS:
+                return
+            self._rows.popleft()
             self._waiting -= len(row.cells)
             cells = {name: future.result() for name, future in row.cells.items()}
             for name, cell in cells.items():
