@@ -118,9 +118,10 @@ def _save(state: dict[str, object], path: Path) -> None:
 
 def run(work: Path, world_size: int, *, epochs: int, save_every: int, kill_at: int | None = None) -> list[int]:
     """One process for each rank, until all have ended or, when one was killed, are killed; their exit codes."""
-    # A server that has imported torch once forks the ranks, where there is one.
+    # A server that has imported what takes long forks the ranks, where there is one; an optimiser imports the compiler.
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    context.set_forkserver_preload(["torch._dynamo", "pandas"])
     how = {"epochs": epochs, "save_every": save_every, "kill_at": kill_at}
     ranks = [context.Process(target=train, args=(work, rank, world_size), kwargs=how) for rank in range(world_size)]
     for process in ranks:
