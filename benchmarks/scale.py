@@ -14,7 +14,7 @@ run before, so that Ray's workers are there, and the server that the processes a
 they need (a second, once a process); that they are forked counts. Each way is a process that stays: of every verb the
 ways take turns, seconds apart, since a machine is now quicker, now slower, each second round in the other direction; a
 ratio is taken within a round, and the median counts. Ray comes after all others, and two processes once more beside
-it: a cluster that waits takes a tenth of a core, and by one thread nobody would see it.
+it: a cluster that waits takes 7 % of a core, which one thread would not miss.
 
 *Each core by itself* is the first way done by two such processes at once, each on a core and on a copy of its own:
 twice the work, with nothing to share or to wait for. Twice one thread's time by theirs is what two cores of this

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def homes(source: Path) -> dict[str, str]:
     return homes_by_name
 
 
+@cache  # pages are made several times of the same source
 def public(source: Path, module: str) -> list[str]:
     """The public names of a module: its `__all__`, or what it defines."""
     place = source / "seqlake" / module.replace(".", "/")

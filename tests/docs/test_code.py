@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import linecache
 import pkgutil
 import re
 import shutil
@@ -87,6 +88,7 @@ def names(sample: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_examples_of_docstrings_give_what_they_say(room: str, names: dict[str, object]) -> None:
+    linecache.clearcache()  # before each docstring doctest would look again at every file that is in it
     package = importlib.import_module(f"seqlake.{room}")
     inner = pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}.")
     modules = [package, *(importlib.import_module(one.name) for one in inner)]

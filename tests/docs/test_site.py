@@ -35,9 +35,16 @@ def site() -> Any:
     return tool("_site.py")
 
 
-def test_no_link_leads_out(site: Any, tmp_path: Path) -> None:
-    site.copy(ROOT, tmp_path)
-    docs = tmp_path / "docs"
+@pytest.fixture(scope="module")
+def source(site: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of the site, for all tests that only read it."""
+    folder = tmp_path_factory.mktemp("source")
+    site.copy(ROOT, folder)
+    return folder
+
+
+def test_no_link_leads_out(source: Path) -> None:
+    docs = source / "docs"
     pages = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
     assert {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")} <= pages
     assert {"project/overview.md", "project/ARCHITECTURE.md", "project/benchmarks/results/loader.md"} <= pages
@@ -51,10 +58,9 @@ def test_no_link_leads_out(site: Any, tmp_path: Path) -> None:
     assert (docs / "gallery" / "show.svg").exists()
 
 
-def test_every_public_name_has_its_place_in_the_reference(site: Any, tmp_path: Path) -> None:
+def test_every_public_name_has_its_place_in_the_reference(source: Path) -> None:
     """Of `sl`, and of each public module below it."""
-    site.copy(ROOT, tmp_path)
-    pages = "\n".join(page.read_text() for page in (tmp_path / "docs" / "reference" / "api").glob("*.md"))
+    pages = "\n".join(page.read_text() for page in (source / "docs" / "reference" / "api").glob("*.md"))
     places = dict(re.findall(r"^::: (\S+)\n    options:\n      heading: (\S+)$", pages, flags=re.MULTILINE))
     names = set(places.values())
     of_sl = [f"sl.{name}" for name in sl.__all__ if not isinstance(getattr(sl, name), ModuleType)]
@@ -76,9 +82,8 @@ def test_every_public_name_has_its_place_in_the_reference(site: Any, tmp_path: P
         assert getattr(import_module(module), name).__doc__ or name.isupper() or name in ALIASES, path
 
 
-def test_names_of_the_reference_lead_to_their_place(site: Any, tmp_path: Path) -> None:
-    site.copy(ROOT, tmp_path)
-    table = (tmp_path / "docs" / "reference" / "index.md").read_text().partition("| names in `sl` |")[2]
+def test_names_of_the_reference_lead_to_their_place(source: Path) -> None:
+    table = (source / "docs" / "reference" / "index.md").read_text().partition("| names in `sl` |")[2]
     for name in sl.__all__:
         assert re.search(rf"\[`{name}`\](\[seqlake\.|\(api/)", table), name
 
@@ -108,9 +113,8 @@ def test_the_site_says_its_version_and_where_to_edit(
     assert "repo_url" not in tomllib.loads(site.settings(ROOT, tmp_path / "docs"))["project"]
 
 
-def test_every_page_is_in_the_navigation(site: Any, tmp_path: Path) -> None:
-    site.copy(ROOT, tmp_path)
-    project = tomllib.loads((tmp_path / "zensical.toml").read_text())["project"]
+def test_every_page_is_in_the_navigation(source: Path) -> None:
+    project = tomllib.loads((source / "zensical.toml").read_text())["project"]
 
     def listed(entry: Any) -> list[str]:
         if isinstance(entry, str):
@@ -118,7 +122,7 @@ def test_every_page_is_in_the_navigation(site: Any, tmp_path: Path) -> None:
         parts = entry.values() if isinstance(entry, dict) else entry
         return [page for part in parts for page in listed(part)]
 
-    pages = [page.relative_to(tmp_path / "docs").as_posix() for page in (tmp_path / "docs").rglob("*.md")]
+    pages = [page.relative_to(source / "docs").as_posix() for page in (source / "docs").rglob("*.md")]
     assert sorted(listed(project["nav"])) == sorted(pages)
     assert listed(project["nav"])[:2] == ["index.md", "start/index.md"]
 
