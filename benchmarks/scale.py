@@ -3,7 +3,7 @@
 Prints a table and writes `benchmarks/results/scale.json` and `scale.md`.
 
     python benchmarks/scale.py            some forty minutes, 12 GB of disk and of memory
-    python benchmarks/scale.py --small    two minutes
+    python benchmarks/scale.py --small    six minutes
     python benchmarks/scale.py --folder /dev/shm    so that what is written waits for no disk, which all share
 
 How it is measured. The verbs run one after the other in a process that has imported what it needs and done each once
@@ -16,7 +16,7 @@ ways take turns, seconds apart, since a machine is now quicker, now slower, each
 ratio is taken within a round, and the median counts. Ray comes after all others, and two processes once more beside
 it: a cluster that waits takes 7 % of a core, which one thread would not miss.
 
-*Each core by itself* is the first way done by two such processes at once, each on a core and on a copy of its own:
+*Each core by itself* is the first way done by two such processes at once, each on a core, with names of its own for the files:
 twice the work, with nothing to share or to wait for. Twice one thread's time by theirs is what two cores of this
 machine give at most.
 
