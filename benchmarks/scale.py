@@ -16,9 +16,9 @@ ways take turns, seconds apart, since a machine is now quicker, now slower, each
 ratio is taken within a round, and the median counts. Ray comes after all others, and two processes once more beside
 it: a cluster that waits takes 7 % of a core, which one thread would not miss.
 
-*Each core by itself* is the first way done by two such processes at once, each on a core, with names of its own for the files:
-twice the work, with nothing to share or to wait for. Twice one thread's time by theirs is what two cores of this
-machine give at most.
+*Each core by itself* is the first way done by two such processes at once, each on a core and with names of its own for
+the files: twice the work, with nothing to wait for. Twice one thread's time by theirs is what two cores of this machine
+give at most.
 
 Signals are float32 [T, 48] of 20 000 steps, for `statistics` twice as many; films are H.264 of 320x240, for `validate`
 each four times: both verbs would else end within seconds. Rows with signals are read from the same
