@@ -95,7 +95,11 @@ def test_shards_without_rows_and_broken_ones_stand_between_others(tmp_path, at_o
         pq.write_table(pa.table(cells, schema=schema), path, compression="none")
         if number == 5:  # its pages, not its footer
             path.write_bytes(path.read_bytes().replace(b"files/ep_5_1.png", b"files/ep_5_\xff.png"))
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    alone = sl.validate(tmp_path, depth="decode")
+    monkeypatch.setattr("os.cpu_count", lambda: 8)  # files are looked at further ahead
     here = sl.validate(tmp_path, depth="decode")
+    assert [one.to_json() for one in here] == [one.to_json() for one in alone]
     missing = [one.sequence_id for one in here if one.code == "F404"]
     assert {f"ep_1_{row}" for row in range(3)} | {f"ep_4_{row}" for row in range(5)} | {"ep_7_0"} <= set(missing)
     there = sl.validate(tmp_path, depth="decode", on=Backwards())

@@ -91,7 +91,7 @@ class RowWalk:
         stored = as_stored(shard, self.schema)
         try:
             misfits = dict(_misfits(stored, names))
-            yield from self._behind(
+            yield from self._after(
                 Finding(code="V701", severity="error", message=str(error), location=location, column=name)
                 for name, error in misfits.items()
             )
@@ -102,9 +102,9 @@ class RowWalk:
                 yield from self._rows(batch, location, start, place, ahead)
                 start += batch.num_rows
         except (SeqlakeError, OSError, pa.ArrowException) as error:
-            yield from self._behind([unreadable(error, location)])
+            yield from self._after([unreadable(error, location)])
 
-    def _behind(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+    def _after(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         """After what is found of the rows before."""
         return iter(findings) if self.files is None else self.files.after(findings)
 
@@ -117,7 +117,7 @@ class RowWalk:
         ahead: Iterator[Mapping[str, CellFacts]] | None,
     ) -> Iterator[Finding]:
         batch = Batch(rows=rows, schema=self.schema, location=location, start=start, clock=self.clock)
-        yield from self._behind(chain(check_rows(batch, self.ids), check_references(batch, self.references)))
+        yield from self._after(chain(check_rows(batch, self.ids), check_references(batch, self.references)))
         gather_constant(batch, self.notes)
         if self.files is not None:
             yield from self.files.look(batch, place, ahead)
