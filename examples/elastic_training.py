@@ -118,7 +118,8 @@ def _save(state: dict[str, object], path: Path) -> None:
 
 def run(work: Path, world_size: int, *, epochs: int, save_every: int, kill_at: int | None = None) -> list[int]:
     """One process for each rank, until all have ended or, when one was killed, are killed; their exit codes."""
-    # A server that has imported what takes long forks the ranks, where there is one; an optimiser imports the compiler.
+    # Where there is a server of forks it imports, once for all ranks, what takes long: of torch also what an optimiser
+    # imports at its first step.
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     context.set_forkserver_preload(["torch._dynamo", "pandas"])

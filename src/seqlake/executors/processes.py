@@ -175,7 +175,9 @@ class KeptProcesses:
 
 
 def start_method(preload: Sequence[str] = (), /) -> str:
-    """How processes start that share nothing with this one; what they are forked from imports what they need by now.
+    """The way processes start that share nothing with this one, for `multiprocessing.get_context`.
+
+    Where that is a server of forks it is running afterwards, and imports what they need.
 
     Example:
         >>> multiprocessing.get_context(start_method())

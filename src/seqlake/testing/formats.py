@@ -131,7 +131,7 @@ class FormatTests:
         assert again.schema == source.schema
         assert [shard.key for shard in again.shards()] == [shard.key for shard in source.shards()]
 
-    def test_shards_open_in_a_spawned_process(self, source: Readable) -> None:
+    def test_shards_open_in_a_fresh_process(self, source: Readable) -> None:
         """A pickled shard opens in a process that shares nothing with this one."""
         names = source.schema.names
         tables = elsewhere(read_all, list(source.shards()), names)
@@ -201,7 +201,7 @@ def read(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -
 
 
 def read_all(shards: Sequence[Shard], columns: Sequence[str], /) -> list[pa.Table]:
-    """Columns of several shards; runs in a process of its own."""
+    """Columns of several shards; runs in the fresh process."""
     return [read(shard, columns) for shard in shards]
 
 

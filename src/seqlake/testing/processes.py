@@ -19,6 +19,8 @@ _UP, _DONE = 60, 240  # seconds
 def fresh() -> BaseContext:
     """How such processes are started, by `multiprocessing`; they find what takes long to import imported.
 
+    Where a server forks them, their environment is that of this process when it first started one.
+
     Example:
         ```python
         with fresh().Pool(4) as pool:
@@ -29,7 +31,7 @@ def fresh() -> BaseContext:
 
 
 def elsewhere(function: Callable[..., Any], /, *given: Any) -> Any:
-    """What a function returns in such a process.
+    """What a function returns in a fresh process.
 
     Args:
         function: One that pickles.

@@ -105,7 +105,7 @@ def _same(taken: Any, cell: Any) -> bool:
 
 
 def rows_in_child(shards: Sequence[Shard], column: str, /) -> list[int]:
-    """How many rows of a column each shard gives; for a process of its own."""
+    """How many rows of a column each shard gives; for a fresh process."""
     return [sum(batch.num_rows for batch in shard.open().batches([column])) for shard in shards]
 
 
@@ -220,7 +220,7 @@ class ShardTests:
             assert (copy.key, copy.rows, copy.nbytes) == (shard.key, shard.rows, shard.nbytes)
             assert self.read(copy.open(), ["sequence_id"]).equals(self.read(shard.open(), ["sequence_id"]))
 
-    def test_a_shard_opens_in_a_spawned_process(self, shards: Sequence[Shard]) -> None:
+    def test_a_shard_opens_in_a_fresh_process(self, shards: Sequence[Shard]) -> None:
         assert elsewhere(rows_in_child, shards, "sequence_id") == [shard.rows for shard in shards]
 
     def test_keys_are_unique_and_stable(self, table: pa.Table, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class TableTests:
             everything = rows_of_shard(shard, ["sequence_id", "action"])
             assert rows_of_shard(shard, ["sequence_id", "action"], rows=order) == [everything[row] for row in order]
 
-    def test_a_shard_opens_in_a_spawned_process(self, table: Any) -> None:
+    def test_a_shard_opens_in_a_fresh_process(self, table: Any) -> None:
         append(table, ["ep_1", "ep_2"])
         (shard,) = table.snapshot().shards()
         assert elsewhere(_first_ids, pickle.dumps(shard)) == ["ep_1", "ep_2"]
